@@ -1,8 +1,10 @@
-"""Everything that is to be known of the CUDA kernels on one GPU, in three calls and one JSON file.
+"""Everything that is to be known of the CUDA kernels on one GPU, in five calls and one JSON file.
 
     python benchmarks/gpu_check.py --json h200.json --part 1         # what is right: within ten minutes
     python benchmarks/gpu_check.py --json h200.json --part 2         # what is fast
     python benchmarks/gpu_check.py --json h200.json --part 3         # compute-sanitizer, and the tests of the kernels
+    python benchmarks/gpu_check.py --json h200.json --part 4         # what is right, beyond that: joins, snapshots
+    python benchmarks/gpu_check.py --json h200.json --part 5 --jobs 4  # compute-sanitizer over whole streams
     python benchmarks/gpu_check.py --only equality --rows 200000     # the checks whose names begin so, small
     python benchmarks/gpu_check.py --part 1 --jobs 8                 # what is right, in eight processes at once
     python benchmarks/gpu_check.py --list
@@ -232,7 +234,9 @@ def _known_parts(report: Report) -> dict[str, Known]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where to write what is found")
-    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one call of three; all checks if none is named")
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2, 3, 4, 5), help="one call of five; all checks if none is named"
+    )
     parser.add_argument("--only", action="append", help="checks whose names begin so; may be repeated")
     parser.add_argument("--list", action="store_true", help="names the checks and their limits, and ends")
     parser.add_argument("--rows", type=int, default=1 << 30, help="rows of the largest measurements")

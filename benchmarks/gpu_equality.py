@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from layouts import MINUTE
 
 import gpuwin as gw
@@ -211,6 +212,52 @@ def in_minutes(table: pa.Table) -> pa.Table:
     return table
 
 
+def passing(table: pa.Table) -> pa.Table:
+    """With other keys every five minutes, so that far more than the 4,096 that are never looked for are dead."""
+    five = np.asarray(table["ts"]).astype(np.int64) // (5 * MINUTE)
+    key = pa.array(np.asarray(table["i"]) % 10_000 + five * 10_000)
+    return table.set_column(table.schema.get_field_index("key"), "key", key)
+
+
+def with_decimals(table: pa.Table) -> pa.Table:
+    """With an exact decimal of 8 and one of 16 bytes in each row, null in some."""
+    whole = table["i"].cast(pa.decimal128(19, 0))
+    small, wide = whole.cast(pa.decimal128(22, 3)), whole.cast(pa.decimal128(38, 10))
+    null = pa.array(np.asarray(table["i"]) & 15 == 3)
+    for name, column in (("small", small), ("wide", wide)):
+        table = table.append_column(name, pc.if_else(null, pa.scalar(None, column.type), column))
+    return table
+
+
+def _joined(spec: Any, most: int) -> Callable[..., None]:
+    """A comparison of a join on both devices, batch by batch; in the middle each goes on from the other's snapshot."""
+
+    def run(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
+        rng = np.random.default_rng(options.seed)
+        rows, batches = min(options.check_rows, most), 4
+        host, device, out, asked = spec.start(device="cpu"), spec.start(device="cuda"), 0, waits()
+        for number in range(batches):
+            sides = {}
+            for side in ("left", "right"):
+                time = np.sort(rng.integers(0, HOUR // 12, rows // batches)) + number * (HOUR // 12)
+                key = pa.array(rng.integers(0, max(rows // 20, 2), len(time)), mask=rng.random(len(time)) < 0.01)
+                at = pa.array(time + rng.integers(-MINUTE, MINUTE, len(time))).view(pa.timestamp("us"))
+                sides[side] = pa.table({"k": key, f"{side}_at": at, side: rng.integers(0, 1 << 40, len(time))})
+            expected, found = host.process(**sides), device.process(**sides)
+            out += expected.num_rows
+            assert found.equals(expected), f"seed {options.seed}, batch {number}: pairs differ"
+            if number == 1:
+                host, device = spec.restore(device.snapshot(), "cpu"), spec.restore(host.snapshot(), "cuda")
+        expected = host.finish()
+        assert device.finish().equals(expected), f"seed {options.seed}: what is left differs"
+        tell("rows_out", out + expected.num_rows)
+        tell("waits", waits() - asked)
+        assert out, "nothing was compared"
+        assert waits() > asked, "the device was never asked"
+
+    return run
+
+
 def case(
     window: Any,
     keys: int,
@@ -218,13 +265,17 @@ def case(
     emit: Any = None,
     apart: bool = False,
     made: Callable[[pa.Table], pa.Table] = lambda table: table,
+    most: int = 2_000_000,
+    moves: bool = False,
     **more: Any,
 ) -> Callable[..., None]:
-    """A comparison of the operator on both devices, batch by batch, with rows that are late. `made`: of the rows."""
+    """A comparison of the operator on both devices, batch by batch, with rows that are late. `made`: of the rows.
+    `most`: so many rows at most. `moves`: after two batches each operator goes on from the snapshot of the other.
+    """
 
     def run(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
         rng = np.random.default_rng([options.seed, keys])
-        rows, small = options.check_rows, runtime.simulated()
+        rows, small = min(options.check_rows, most), runtime.simulated()
         table = made(random_rows(rng, rows, min(keys, rows), span))
         settings = {"aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("10 seconds")} | more
         by = [name for name in ("key", "part") if name in table.schema.names]
@@ -252,6 +303,8 @@ def case(
             ):
                 batches[name].append(value)
             tell("batches", batches)
+            if moves and number == 1:
+                host, device = spec.restore(device.snapshot(), "cpu"), spec.restore(host.snapshot(), "cuda")
         tell("rows_out", rows_out)
         tell("key_growths", device.metrics.key_growths)
         for name in ("rows_late", "window_rows_late", "rows_unassigned"):
@@ -297,3 +350,55 @@ CASES = {
     "from upstream": case(gw.InheritedWindow(), 1_000, HOUR, made=in_minutes),
     "allowed lateness": case(_MINUTE, 1_000, HOUR, allowed_lateness="2 minutes"),
 }
+
+_FEW = 200_000
+_SKETCHES = {"different": gw.approx_count_distinct("i"), "middle": gw.approx_quantile("w", 0.5), "n": gw.count()}
+_BITS = {"both": gw.bit_and("i"), "either": gw.bit_or("i"), "odd": gw.bit_xor("i")}
+_SHAPES = {"skewness": gw.skewness("w"), "kurtosis": gw.kurtosis("w"), "corr": gw.corr("w", "i"), "n": gw.count()}
+_DECIMALS = {
+    name: make(column)
+    for column in ("small", "wide")
+    for name, make in ((f"sum of {column}", gw.sum), (f"least {column}", gw.min), (f"most {column}", gw.max))
+}
+
+
+@gw.accumulation
+class _Reach:
+    """The sum, the largest distance to zero, and a count: floats and whole numbers."""
+
+    state = {"total": 0.0, "furthest": 0.0, "n": 0}  # noqa: RUF012 - the form that gw.accumulation asks for
+
+    def add(total, furthest, n, x):  # type: ignore[no-untyped-def]
+        return total + x, max(furthest, abs(x)), n + 1
+
+    def merge(total, furthest, n, total2, furthest2, n2):  # type: ignore[no-untyped-def]
+        return total + total2, max(furthest, furthest2), n + n2
+
+    def result(total, furthest, n):  # type: ignore[no-untyped-def]
+        return total / n + furthest
+
+
+_JOINED_BY = {"keys": ["k"], "left_time": "left_at", "right_time": "right_at"}
+MORE_CASES = {
+    "from snapshots of the other device": case(_MINUTE, 1_000, HOUR, most=_FEW, moves=True),
+    "texts, from snapshots": case(
+        _MINUTE, 1_000, HOUR, aggregates=TEXTS, made=lambda t: in_parts(with_texts(t)), most=_FEW, moves=True
+    ),
+    "sessions, from snapshots": case(gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR, most=_FEW, moves=True),
+    "keys that die": case(_MINUTE, 10_000, HOUR, made=passing, most=_FEW),
+    "keys that die, of sessions": case(gw.SessionWindow("30 seconds"), 10_000, HOUR, made=passing, most=_FEW),
+    "a user's accumulation": case(
+        gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, aggregates={"own": _Reach("w")}, most=_FEW
+    ),
+    "median beside cells": case(_MINUTE, 1_000, HOUR, aggregates=AGGREGATES | {"median": gw.median("w")}, most=_FEW),
+    "decimals": case(_MINUTE, 1_000, HOUR, aggregates=_DECIMALS, made=with_decimals, most=_FEW),
+    "bits": case(gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, aggregates=_BITS, most=_FEW),
+    "sketches": case(gw.TumblingWindow("10 minutes"), 100, HOUR, aggregates=_SKETCHES, most=_FEW),
+    "skewness and correlation": case(gw.TumblingWindow("10 minutes"), 1_000, HOUR, aggregates=_SHAPES, most=_FEW),
+    "join by interval": _joined(
+        gw.IntervalJoin(**_JOINED_BY, lower="-10 seconds", upper="10 seconds", how="full"), _FEW
+    ),
+    "join by window": _joined(gw.WindowJoin(**_JOINED_BY, window=_MINUTE, how="full"), _FEW),
+}
+SANITIZED_CASES = ("tumbling, string keys", "sliding, on update", "sessions, gap 30 s", "texts", "decimals")
+"""Cases that compute-sanitizer looks at, of few rows."""

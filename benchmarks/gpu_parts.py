@@ -120,7 +120,8 @@ def suite(_: argparse.Namespace, tell: Tell) -> None:
         raise AssertionError(f"exit code {done.returncode}; {len(wrong)} tests")
 
 
-#: Tools of compute-sanitizer. Memory comes from the driver, array by array: a pool would hide what lies beyond one.
+#: Tools of compute-sanitizer. Memory comes from the driver, array by array: a pool, or a piece that several arrays are
+#: cut from, would hide what lies beyond one.
 SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
 #: Kernels in which threads meet in shared memory on purpose, and why; what racecheck says of others is a fault.
 MEANT_RACES: dict[str, str] = {}
@@ -129,8 +130,19 @@ import cupy
 from gpuwin_kernels.cuda import runtime
 runtime.why_not()
 cupy.cuda.set_allocator(None)
+runtime.keep_arrays_apart()
+"""
+FIRST_CELLS = """
 from gpuwin.device.check import failed_check
-print(failed_check(2048, ((5, 4), (40, 30), (300, 20000))))
+wrong = failed_check(2048, ((5, 4), (40, 30), (300, 20000)))
+assert wrong is None, wrong
+"""
+STREAMS = """
+from argparse import Namespace
+from gpu_equality import CASES, MORE_CASES, SANITIZED_CASES
+for name in SANITIZED_CASES:
+    (CASES | MORE_CASES)[name](Namespace(check_rows=3000, seed=1), lambda key, value: None)
+    print("ENDED", name, flush=True)
 """
 
 
@@ -156,18 +168,24 @@ def _first_name(mangled: str) -> tuple[str, str]:
     return rest[:length], rest[length:]
 
 
-def sanitized(tool_name: str) -> Callable[[argparse.Namespace, Tell], None]:
+def sanitized(tool_name: str, script: str, seconds: float) -> Callable[[argparse.Namespace, Tell], None]:
     def run(options: argparse.Namespace, tell: Tell) -> None:
-        """The first computation under compute-sanitizer: every regime of rows, sorts, merges and windows."""
+        """A script under compute-sanitizer: every regime of rows, sorts, merges and windows; or some whole streams."""
         from gpuwin_kernels.cuda import runtime
 
         tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
         if tool is None or runtime.simulated():
             tell("not run", "in the simulator" if runtime.simulated() else "compute-sanitizer is not on this machine")
             return
-        command = [tool, "--tool", tool_name, "--print-limit", "50", sys.executable, "-c", SANITIZED]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        command = [tool, "--tool", tool_name, "--print-limit", "50", sys.executable, "-c", SANITIZED + script]
+        here = Path(__file__).parent
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, cwd=here)
+        except subprocess.TimeoutExpired as error:
+            tell("ended", re.findall("ENDED (.*)", (error.stdout or b"").decode(errors="replace")))
+            raise
         said = done.stdout + done.stderr
+        tell("ended", re.findall("ENDED (.*)", said))
         summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY:.*", said)
         tell("summary", summary)
         kernels = kernels_in(said)
@@ -190,8 +208,10 @@ def _parts() -> dict[str, Part]:
     parts |= {f"libraries: {name}": Part(run, 60, 1) for name, run in gpu_equality.LIBRARIES.items()}
     parts |= {f"equality: {name}": Part(run, 75, 1) for name, run in gpu_equality.CASES.items()}
     parts |= {f"rates: {name}": Part(run, 75, 2) for name, run in gpu_rates.RATES.items()}
-    parts |= {f"sanitizer: {tool}": Part(sanitized(tool), 120, 3) for tool in SANITIZERS}
-    return parts | {"suite": Part(suite, 180, 3)}
+    parts |= {f"sanitizer: {tool}": Part(sanitized(tool, FIRST_CELLS, 110), 120, 3) for tool in SANITIZERS}
+    parts |= {"suite": Part(suite, 180, 3)}
+    parts |= {f"equality: {name}": Part(run, 75, 4) for name, run in gpu_equality.MORE_CASES.items()}
+    return parts | {f"sanitizer: {tool}, streams": Part(sanitized(tool, STREAMS, 270), 280, 5) for tool in SANITIZERS}
 
 
 PARTS = _parts()

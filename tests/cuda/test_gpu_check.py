@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,13 @@ def test_kernels_named_by_the_sanitizer() -> None:
     finally:
         sys.path.remove(str(BENCHMARKS))
     assert kernels_in(said) == {"rows._few": 1, "cells._mark": 1}
+
+
+def test_what_the_sanitizer_looks_at_is_known() -> None:
+    script = "import gpu_equality as g; print(set(g.SANITIZED_CASES) - {*g.CASES, *g.MORE_CASES})"
+    environment = os.environ | {"PYTHONPATH": ":".join(filter(None, [str(BENCHMARKS), *sys.path]))}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "set()\n", done.stderr[-2000:]
 
 
 def test_no_time_is_said(tmp_path: Path) -> None:

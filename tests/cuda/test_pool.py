@@ -60,6 +60,26 @@ def test_what_there_is_no_room_to_put_together_is_read_one_by_one(monkeypatch: p
     assert runtime.waits() == before + 2
 
 
+def test_arrays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For compute-sanitizer, which sees no more than the ends of an allocation."""
+    monkeypatch.setattr(runtime, "_apart", [False])
+    session = gw.WindowedAggregation(
+        window=gw.SessionWindow("3 seconds"), keys=["k"], time="ts", aggregates={"n": gw.count(), "s": gw.sum("k")}
+    )
+    rows = pa.table({"ts": pa.array([0, 1, 9, 3]).view(pa.timestamp("s")), "k": [1, 2, 1, 2]})
+    whole, (a, b) = runtime.unset((3, np.int64), (5, np.uint8))
+    assert len(whole) * 8 >= 3 * 8 + 5
+    runtime.keep_arrays_apart()
+    whole, (a, b) = runtime.unset((3, np.int64), (5, np.uint8))
+    assert (len(whole), to_host(a).tolist(), to_host(b).tolist()) == (0, [0] * 3, [0] * 5)
+    host, device = (session.start(device=d) for d in ("cpu", "cuda"))
+    for _ in range(3):
+        before = runtime.sent.arrays
+        assert device.process(rows).equals(host.process(rows))
+        assert runtime.sent.arrays > before + 10, "as with a piece of memory for the batch"
+    assert device.finish().equals(host.finish())
+
+
 class LargeKernel:
     """A kernel for which the driver finds memory at the n-th launch only."""
 

@@ -152,6 +152,16 @@ def release_unused() -> None:
     _simulated_pool.release_unused() if simulated() else pool.release_unused()
 
 
+_apart = [False]
+
+
+def keep_arrays_apart() -> None:
+    """From now on each array of this process has memory by itself, for tools that look at what lies beyond one. A batch
+    takes many more launches and allocations.
+    """
+    _apart[0] = True
+
+
 def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents, of the piece of a batch if there is one. Raises OutOfDeviceMemory."""
     if not n:
@@ -183,6 +193,8 @@ def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
     """The arrays of a batch are made within; see `scratch.batch`."""
 
     def made(room: int) -> Any:
+        if _apart[0]:
+            return None
         try:
             return empty(room, np.uint8)
         except OutOfDeviceMemory:  # arrays by themselves may fit, as each is free when it is done with
@@ -195,6 +207,8 @@ def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
     """Device arrays of (values, dtype) in one piece of memory, which is free when the last of them is gone. They are
     unset, or all `zero`. Raises OutOfDeviceMemory.
     """
+    if _apart[0]:
+        return [zeros(n, dtype) if zero else empty(n, dtype) for n, dtype in lengths]
     whole, arrays = unset(*lengths)
     if zero:
         fill(whole, 0)
@@ -205,6 +219,8 @@ def unset(*lengths: tuple[int, Any]) -> tuple[Any, list[Any]]:
     """(one piece of memory, int64[k]; device arrays of (values, dtype) in it), which a kernel sets to zero by the way.
     Raises OutOfDeviceMemory.
     """
+    if _apart[0]:
+        return nothing(np.dtype(np.int64)), together(*lengths, zero=True)
     starts, size = pieces(lengths)
     whole = empty(size, np.uint8)
     arrays = [part(whole, start, n, dtype) for start, (n, dtype) in zip(starts, lengths, strict=True)]
@@ -462,6 +478,7 @@ __all__ = [
     "empty",
     "full",
     "in_one_piece",
+    "keep_arrays_apart",
     "kept",
     "kernel",
     "launch",
