@@ -9,6 +9,7 @@ import re
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from gpuwin.cli import main
@@ -124,6 +125,65 @@ def test_an_event_log_says_what_the_reports_say() -> None:
     assert [b.rows for b in reported.batches.values()] == [5000] * 4 + [0]
 
 
+EVENTS = (CAPTURED / "events_1_local").read_text().splitlines(keepends=True)
+DATABRICKS = '{"Event":"DBCEventLoggingListenerMetadata","Rollover Number":1,"Rollover SessionId":7}\n'
+
+
+@pytest.mark.parametrize("first", ["", DATABRICKS, '{ "Event" : "SparkListenerJobEnd", "Job ID": 5 }\n'])
+@pytest.mark.parametrize("suffix", ["", ".inprogress", ".zstd", ".zstd.inprogress", ".gz"])
+def test_parts_of_an_event_log(first: str, suffix: str, tmp_path: Path) -> None:
+    """A later file of a log that is rolled begins with any event, and a vendor's has events of its own."""
+    path = tmp_path / f"events_2_app{suffix}"
+    codec = next((c for s, c in ((".zstd", "zstd"), (".gz", "gzip")) if s in suffix), None)
+    with pa.output_stream(str(path), compression=codec) as out:
+        out.write("".join([first, *EVENTS[2:]]).encode())
+    assert qualify([str(path)]) == qualify(captured("events_1_local"))
+
+
+def test_event_log_that_is_still_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "app.inprogress"
+    path.write_bytes("".join(EVENTS[:7])[:-100].encode() + b"\xc3")
+    (run,) = read_progress([path])
+    (whole,) = read_progress([CAPTURED / "events_1_local"])
+    assert len(run.batches) == len(whole.batches) - 1
+    assert f"{path} ends in the middle of line 7" in caplog.text
+    path.write_text("".join([*EVENTS[:3], EVENTS[3][:200] + "\n", *EVENTS[4:]]))
+    with pytest.raises(QualifyError, match="line 4: a progress event that cannot be read"):
+        read_progress([path])
+    packed = tmp_path / "app.zstd.inprogress"
+    others = [f'{{"Event":"Other","data":"{os.urandom(3000).hex()}"}}\n' for _ in range(100)]
+    packed.write_bytes(pa.compress("".join([*EVENTS, *others]).encode(), "zstd", asbytes=True)[:-200])
+    assert read_progress([packed])[0].batches.keys() == whole.batches.keys()
+    assert f"{packed} is not whole after line" in caplog.text
+
+
+def test_folder_with_what_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("sliding_plain.jsonl", "tumbling_plain.txt"):
+        (tmp_path / name).write_bytes((CAPTURED / name).read_bytes())
+    said = qualify([str(tmp_path)])
+    junk = {"a.bin": b"\x00\xff", "a.json": b'{"some": "thing"}', "a.lz4": b"x", "a.txt": b"== Physical Plan ==\n\n"}
+    for name, content in junk.items():
+        (tmp_path / name).write_bytes(content)
+    assert qualify([str(tmp_path)]) == said
+    assert sorted(set(re.findall(r"a\.\w+(?= )", caplog.text))) == ["a.bin", "a.json", "a.lz4"]
+    assert caplog.text.count("It was skipped") == len(junk)
+    for name in ("sliding_plain.jsonl", "tumbling_plain.txt", "a.json", "a.lz4"):
+        (tmp_path / name).unlink()
+    with pytest.raises(QualifyError, match=r"Nothing in .* can be read"):
+        qualify([str(tmp_path)])
+
+
+def test_reports_are_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (CAPTURED / "sliding_plain.jsonl").read_text().splitlines()
+    monkeypatch.setattr("gpuwin_spark.qualify.progress.MOST", 2000)
+    path, printed = tmp_path / "a.jsonl", json.dumps(json.loads(lines[-1]), indent=40)
+    path.write_text("\n".join(lines))
+    assert read_progress([path]) == read_progress([CAPTURED / "sliding_plain.jsonl"])
+    path.write_text("\n".join([*lines[:-1], printed]))
+    with pytest.raises(QualifyError, match=rf"line {len(lines)}: not JSON on one line, and too large"):
+        read_progress([path])
+
+
 def test_a_report_needs_no_number_that_nothing_is_told_by(tmp_path: Path) -> None:
     text = (CAPTURED / "sliding_plain.jsonl").read_text()
     (tmp_path / "less.jsonl").write_text(re.sub(r'"numRows(?:Total|Updated)" ?: ?\d+, ?', "", text))
@@ -228,7 +288,8 @@ REPORT = '{"batchId": %s, "runId": "r", "id": "i", "numInputRows": 1, "durationM
         ("a.json", REPORT % ("1", "{}", '[{"operatorName": "s", "allUpdatesTimeMs": Infinity}]'),
          "without a usable 'allUpdatesTimeMs'"),
         ("a.json", '{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n', "No progress of a streaming query"),
-        ("events.zstd", "x", "is compressed"),
+        ("events.lz4", "x", "is compressed"),
+        ("events.zstd.inprogress", "x", "cannot be read"),
         ("a.txt", "== Analyzed Logical Plan ==\n+- Aggregate\n", "logical plans only"),
         ("a.txt", "== Physical Plan ==\nStateStoreSave (3)\n+- Exchange (2)\n   +- LocalTableScan (1)\n", "formatted"),
         ("a.txt", "== Physical Plan ==\n\n", "no plan under"),

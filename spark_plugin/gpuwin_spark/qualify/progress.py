@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
+import logging
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from .errors import QualifyError
 
 _EVENT: Final = "QueryProgressEvent"
-#: Suffixes of event logs that Spark compressed, which are not read.
-COMPRESSED: Final = {".zstd", ".zst", ".lz4", ".snappy", ".lzf", ".gz"}
+#: The beginning of an event log, also of a later one of several, or of a vendor's.
+_EVENTS: Final = re.compile(r'\s*\{\s*"Event"\s*:')
+#: Suffixes of event logs that Spark compressed, and pyarrow's name of the codec; None for forms of Spark's own.
+_CODECS: Final = {".zstd": "zstd", ".zst": "zstd", ".gz": "gzip", ".lz4": None, ".snappy": None, ".lzf": None}
+#: Characters of what is read as a whole: a plan, or reports that are printed over several lines.
+MOST: Final = 1 << 26
 _HOW: Final = (
     "Give StreamingQueryProgress as JSON (progress.json of a listener, json.dumps(query.lastProgress)), one or many to "
     "a file, or a Spark event log."
 )
+log = logging.getLogger("gpuwin")
 
 
 @dataclass(frozen=True)
@@ -59,42 +67,104 @@ class QueryRun:
         return self.name or self.id[:8]
 
 
-def read_progress(paths: list[Path]) -> list[QueryRun]:
+def read_progress(paths: list[Path], unnamed: Collection[Path] = ()) -> list[QueryRun]:
     """The runs in these files; a batch that is reported twice counts once.
+
+    Args:
+        unnamed: those that were found in a folder. One that cannot be read is skipped, which the log says.
 
     Raises:
         QualifyError: a file is not JSON, or there is no progress in any of them.
     """
     runs: dict[str, QueryRun] = {}
     for path in paths:
-        for report in _reports(path):
-            _add(runs, report, path)
+        try:
+            for report in _reports(path):
+                _add(runs, report, path)
+        except QualifyError as e:
+            if path not in unnamed:
+                raise
+            log.warning("%s It was skipped from there on.", e)
     if not runs:
         raise QualifyError(f"No progress of a streaming query in {', '.join(map(str, paths))}. {_HOW}")
     return list(runs.values())
 
 
+def compression_of(path: Path) -> str | None:
+    """The suffix that says how a file is compressed (``.zstd.inprogress``, too); None where it is not."""
+    return next((suffix for suffix in reversed(path.suffixes) if suffix in _CODECS), None)
+
+
 def _reports(path: Path) -> Iterator[dict[str, Any]]:
-    if path.suffix in COMPRESSED:
-        raise QualifyError(f"{path} is compressed. Decompress it, or write the log with spark.eventLog.compress=false.")
     try:
-        with path.open(encoding="utf-8") as lines:
-            head = lines.readline()
-            if '"Event":"SparkListener' in head.replace(" ", ""):  # an event log: large, one event a line
-                for number, line in enumerate(lines, 2):
-                    if _EVENT in line:
-                        yield _event(path, number, line)
+        with _opened(path) as lines:
+            head = lines.readline(MOST)
+            if _EVENTS.match(head):  # an event log: large, one event a line
+                yield from _events(path, head, lines)
                 return
-            text = head + lines.read()
-    except (OSError, UnicodeDecodeError) as e:
+            for value in _listed(path, head, lines):
+                found = value.get("progress", value) if isinstance(value, dict) else value
+                for one in found if isinstance(found, list) else [found]:
+                    if isinstance(one, dict) and "batchId" in one:
+                        yield one
+                    elif not (isinstance(one, dict) and "Event" in one):
+                        raise QualifyError(
+                            f"{path} holds JSON that is not the progress of a query (no batchId). {_HOW}"
+                        )
+    except OSError as e:
         raise QualifyError(f"{path} cannot be read as text: {e}.") from e
-    for value in _values(path, text):
-        found = value.get("progress", value) if isinstance(value, dict) else value
-        for one in found if isinstance(found, list) else [found]:
-            if isinstance(one, dict) and "batchId" in one:
-                yield one
-            elif not (isinstance(one, dict) and "Event" in one):
-                raise QualifyError(f"{path} holds JSON that is not the progress of a query (no batchId). {_HOW}")
+
+
+def _opened(path: Path) -> TextIO:
+    suffix = compression_of(path)
+    if suffix is None:
+        return path.open(encoding="utf-8", errors="replace")
+    codec = _CODECS[suffix]
+    if codec is None:
+        raise QualifyError(
+            f"{path} is compressed by {suffix[1:]}, in a form of Spark's own. Write the log with "
+            "spark.eventLog.compress=false or spark.eventLog.compression.codec=zstd."
+        )
+    import pyarrow as pa
+
+    return io.TextIOWrapper(pa.input_stream(str(path), compression=codec), encoding="utf-8", errors="replace")
+
+
+def _events(path: Path, line: str, lines: TextIO) -> Iterator[dict[str, Any]]:
+    """The progress in an event log, from its first `line` on. One that Spark still writes may end in the middle."""
+    number = 1
+    try:
+        while line:
+            if _EVENT in line:
+                try:
+                    yield _event(path, number, line)
+                except QualifyError:
+                    if line.endswith("\n"):
+                        raise
+                    log.warning("%s ends in the middle of line %d, which was skipped.", path, number)
+            number, line = number + 1, lines.readline()
+    except OSError as e:
+        if compression_of(path) is None or number == 1:
+            raise
+        log.warning("%s is not whole after line %d, and what follows was skipped (%s).", path, number, e)
+
+
+def _listed(path: Path, line: str, lines: TextIO) -> Iterator[Any]:
+    """JSON values, from the first `line` on: read line by line as long as each has whole ones, the rest at once."""
+    before = 0
+    while line:
+        try:
+            values = list(_values(path, line, before))
+        except QualifyError:
+            line += lines.read(MOST - len(line))
+            if len(line) >= MOST:
+                raise QualifyError(
+                    f"{path}, line {before + 1}: not JSON on one line, and too large to be read at once. {_HOW}"
+                ) from None
+            yield from _values(path, line, before)
+            return
+        yield from values
+        before, line = before + 1, lines.readline(MOST)
 
 
 def _event(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -104,8 +174,8 @@ def _event(path: Path, number: int, line: str) -> dict[str, Any]:
         raise QualifyError(f"{path}, line {number}: a progress event that cannot be read ({type(e).__name__}).") from e
 
 
-def _values(path: Path, text: str) -> Iterator[Any]:
-    """JSON values one after the other, on one line each or printed over several."""
+def _values(path: Path, text: str, before: int) -> Iterator[Any]:
+    """JSON values one after the other, on one line each or printed over several; `before` lines of the file."""
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
         if text[at].isspace():
@@ -114,7 +184,7 @@ def _values(path: Path, text: str) -> Iterator[Any]:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as e:
-            line = text.count("\n", 0, at) + 1
+            line = before + text.count("\n", 0, at) + 1
             raise QualifyError(f"{path}, line {line}: neither JSON nor the text of a plan. {_HOW}") from e
         yield value
 

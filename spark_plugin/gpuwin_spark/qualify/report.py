@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 from .errors import QualifyError
 from .gain import estimate
 from .plan_text import NO_AGGREGATION, PlannedOperator, is_plan, read_plan
-from .progress import COMPRESSED, OperatorReport, QueryRun, read_progress
+from .progress import MOST, OperatorReport, QueryRun, compression_of, read_progress
 
 _CAVEAT: Final = (
     "This is the range of an estimate from what Spark reports, not a measurement: it knows nothing of the sink, of "
@@ -28,6 +29,7 @@ _BY_NAME: Final = {
     "defaultName": _SESSIONS,
     "gpuwin": ("on gpuwin", "it runs there already"),
 }
+log = logging.getLogger("gpuwin")
 _OTHER: Final = ("stays with Spark", NO_AGGREGATION)
 
 
@@ -38,14 +40,16 @@ def qualify(
 
     Args:
         sources: files or folders with plans, progress reports or event logs, in any mixture; "-" is standard input.
+            What cannot be read in a folder is skipped, which the log says.
         size_us, slide_us: the window, where no plan says; microseconds.
         cores: cores that the query had, where fewer than partitions.
 
     Raises:
         QualifyError: something cannot be read, or says nothing about a query.
     """
-    plans, reports = _sorted(sources)
-    planned = [(name, read_plan(text)) for name, text in plans]
+    planned, reports, unnamed = _sorted(sources)
+    if not planned and not reports:
+        raise QualifyError(f"Nothing in {', '.join(sources)} can be read. Give plans, progress reports or event logs.")
     operators = [o for _, found in planned for o in found]
     lines = [line for name, found in planned for line in _about_plan(name, found)]
     overlap = -(-size_us // slide_us) if size_us and slide_us else None
@@ -54,42 +58,64 @@ def qualify(
         overlap = known[0].overlap
     if reports:
         aggregations = [o for o in operators if o.node in ("StateStoreSave", "SessionWindowStateStoreSave")]
-        for run in read_progress(reports):
+        for run in read_progress(reports, unnamed):
             lines += _about_run(run, overlap, cores, aggregations)
     elif any(o.verdict == "can be offloaded" for o in operators):
         lines.append("The gain cannot be told from a plan; give the query's progress reports or event log as well.")
     return "\n".join(lines)
 
 
-def _sorted(sources: Sequence[str]) -> tuple[list[tuple[str, str]], list[Path]]:
-    """Texts of plans, and files to be read as progress."""
-    plans: list[tuple[str, str]] = []
+def _sorted(sources: Sequence[str]) -> tuple[list[tuple[str, tuple[PlannedOperator, ...]]], list[Path], set[Path]]:
+    """Plans by their names, files to be read as progress, and those of them that nobody named: a folder has them."""
+    planned: list[tuple[str, tuple[PlannedOperator, ...]]] = []
     reports: list[Path] = []
-    for path in [p for s in sources for p in _files(s)]:
-        try:
-            if path is None or not path.is_file():  # a pipe can be read once
-                name = "Standard input" if path is None else str(path)
-                text = sys.stdin.read() if path is None else path.read_text(encoding="utf-8", errors="replace")
-                if not is_plan(text):
-                    raise QualifyError(f"{name} is not the text of a plan. Progress reports are read from files.")
-                plans.append(("standard input" if path is None else path.name, text))
-                continue
-            with path.open("rb") as f:
-                head = f.read(1 << 16)
-        except OSError as e:
-            raise QualifyError(f"{path} cannot be read: {e.strerror}.") from e
-        if not head.strip():
-            raise QualifyError(f"{path} is empty.")
-        if head.lstrip()[:1] in (b"{", b"[") or path.suffix in COMPRESSED:
-            reports.append(path)
-        elif is_plan(text := path.read_text(encoding="utf-8", errors="replace")):
-            plans.append((path.name, text))
-        else:
-            raise QualifyError(
-                f"{path} is neither the text of a plan nor JSON. Give what df.explain(extended=True) prints, progress "
-                "reports as JSON, or a Spark event log."
-            )
-    return plans, reports
+    unnamed: set[Path] = set()
+    for source in sources:
+        for path in _files(source):
+            try:
+                if path is None or not path.is_file():  # a pipe can be read once
+                    planned.append(_plan_from_pipe(path))
+                elif (text := _plan_in(path)) is None:
+                    reports.append(path)
+                    unnamed |= {path} - {Path(source)}
+                else:
+                    planned.append((path.name, read_plan(text)))
+            except QualifyError as e:
+                if path is None or path == Path(source):
+                    raise
+                log.warning("%s It was skipped.", e)
+    return planned, reports, unnamed
+
+
+def _plan_from_pipe(path: Path | None) -> tuple[str, tuple[PlannedOperator, ...]]:
+    name = "Standard input" if path is None else str(path)
+    try:
+        text = sys.stdin.read() if path is None else path.read_text(encoding="utf-8", errors="replace")
+    except OSError as e:
+        raise QualifyError(f"{path} cannot be read: {e.strerror}.") from e
+    if not is_plan(text):
+        raise QualifyError(f"{name} is not the text of a plan. Progress reports are read from files.")
+    return "standard input" if path is None else path.name, read_plan(text)
+
+
+def _plan_in(path: Path) -> str | None:
+    """The text of a plan; None where the file has JSON, or is compressed."""
+    try:
+        with path.open("rb") as f:
+            head = f.read(1 << 16)
+            if not head.strip():
+                raise QualifyError(f"{path} is empty.")
+            if head.lstrip()[:1] in (b"{", b"[") or compression_of(path):
+                return None
+            text = (head + f.read(MOST)).decode(errors="replace")
+    except OSError as e:
+        raise QualifyError(f"{path} cannot be read: {e.strerror}.") from e
+    if not is_plan(text):
+        raise QualifyError(
+            f"{path} is neither the text of a plan nor JSON. Give what df.explain(extended=True) prints, progress "
+            "reports as JSON, or a Spark event log."
+        )
+    return text
 
 
 def _files(source: str) -> list[Path | None]:
