@@ -33,7 +33,8 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
 
     Raises:
         CheckpointError: there is no such state, or it cannot be given back (that of ``gw.spark.aggregate``, for which
-            Spark has no operator), or the query runs; nothing was changed.
+            Spark has no operator), or the query or another command works on it; nothing was changed. Or gpuwin's
+            files are not all removed, which the message says.
         SparkSetupError: the plugin is not loaded in the session, or it is a Spark Connect one.
     """
     from pyspark.sql import DataFrame as SparkDataFrame

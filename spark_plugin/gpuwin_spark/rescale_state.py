@@ -36,7 +36,8 @@ def rescale_state(spark: SparkSession, path: str, partitions: int, *, stopped: b
         What was done, a line for each operator.
 
     Raises:
-        CheckpointError: there is no such state, or it cannot be rescaled, or the query runs; nothing was changed.
+        CheckpointError: there is no such state, or it cannot be rescaled, or the query or another command works on it;
+            nothing was changed. Or not all of it is in its place yet, which the message says.
         SparkSetupError: the plugin is not loaded in the session, or it is a Spark Connect one.
     """
     if not 1 <= partitions <= MOST_PARTITIONS:

@@ -422,13 +422,13 @@ class Rescaled:
         gw.spark.rescale_state(session, self.store.bucket.url(name), 3)
 
     def writes_of_a_rescaling(self) -> tuple[int, int]:
-        """How many writes there are until its switch is there, and in all."""
+        """How many writes there are until its switch is there, and in all, but for the removal of its claim."""
         self.store.bucket.copy_objects("begun/", "whole/")
         self.store.proxy.forget()
         self.rescale("whole")
         writes = [request for request in self.store.proxy.requests if request.kind in WRITES]
         (switch,) = [n for n, r in enumerate(writes) if r.kind == "PUT" and r.key.endswith("/_ready")]
-        return switch + 1, len(writes)
+        return switch + 1, 1 + max(n for n, r in enumerate(writes) if not r.key.endswith("/_gpuwin_claim"))
 
     def has_switched(self, name: str) -> bool:
         return f"{name}/_gpuwin_rescaled/_ready" in self.store.bucket.keys(f"{name}/")

@@ -125,7 +125,7 @@ object StateClaim {
       case _: IOException if files.exists(file) =>
         throw refusal(file, read(files, file), s" If that was killed, and nothing works there, remove $file first.")
     }
-    new StateClaim(() => files.delete(file, false))
+    new StateClaim(() => Try(files.delete(file, false))) // what was done is done, and the next refusal names the file
   }
 
   private def read(files: FileSystem, file: Path): String = Try(CheckpointText.read(files.open(file))).getOrElse("")
