@@ -20,6 +20,7 @@ from pipelines_harness.object_store import ABORTABLE, DEFAULT, HASTY, MANAGER, O
 from pipelines_harness.s3_proxy import CUT_ANSWER, CUT_REQUEST, UNAVAILABLE, WRITES, Fault
 from pipelines_harness.sides import both
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
@@ -235,6 +236,20 @@ def test_what_is_replaced_is_there_at_every_moment(spark: SparkSession, store: O
         text.write(file, "three", hadoop(session))
     assert store.bucket.read("state/_gpuwin_stores") == b"two"
     assert not [r for r in store.proxy.requests if r.kind in ("DELETE", "COPY")]
+
+
+def test_claim_on_the_state_of_a_checkpoint(spark: SparkSession, store: ObjectStore) -> None:
+    """A second command is refused until the first one has ended, or somebody removes what it left."""
+    session = new_session(spark, store.settings(HASTY), enabled=True)
+    text, claims, conf = plugin_object("CheckpointText"), plugin_object("StateClaim"), hadoop(session)
+    for log in ("offsets", "commits"):
+        text.write(path(session, store.bucket.url(f"{log}/0")), "v1", conf)
+    claim = claims.take(store.bucket.url(""), "one", conf, False)
+    with pytest.raises(PySparkException, match=r"claimed by one, process \d+ .*nothing works there, remove s3a:"):
+        claims.take(store.bucket.url(""), "two", conf, False)
+    claim.close()
+    claims.take(store.bucket.url(""), "two", conf, False).close()
+    assert "_gpuwin_claim" not in store.bucket.keys("")
 
 
 def test_files_of_a_checkpoint_are_whole_or_not_there(spark: SparkSession, store: ObjectStore) -> None:
