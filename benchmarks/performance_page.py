@@ -76,6 +76,30 @@ def queries_of(name: str) -> list[str]:
     ]
 
 
+def nexmark() -> list[str]:
+    results = sorted(read("nexmark").items(), key=lambda named: float(named[1]["best"]["ratio"]))
+    some = results[0][1]["query"]
+    lines = [
+        "### Nexmark",
+        "",
+        "Seconds of the queries of [Nexmark](https://github.com/nexmark/nexmark) that aggregate by event time, over",
+        f"{some['files'] * some['events_per_file']:,} events in Parquet, {some['files']} micro-batches, `local[2]`:",
+        "the best of the runs; the load before a query is what the one before left. The joins stay with Spark, and so",
+        "do the registers of `approx_count_distinct` on the map side (15, 16). Written by",
+        "`benchmarks/nexmark/measure.py`.",
+        "",
+        "| | | plain Spark | gpuwin | ratio | target | runs | load before |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, result in results:
+        best = result["best"]
+        lines.append(
+            f"| {name} | {result['query']['about']} | {best['plain']:.1f} | {best['gpuwin']:.1f} | {best['ratio']:.1f} "
+            f"| {result['target']:g} | {len(result['runs']['gpuwin']['seconds'])} | {result['load_before']:.1f} |"
+        )
+    return lines
+
+
 def partitions() -> list[str]:
     lines = [
         "### Small batches and many partitions",
@@ -369,6 +393,7 @@ def main() -> None:
     after = rest.partition(MARKS[1])[2]
     sections = [
         queries(),
+        nexmark(),
         kafka(),
         pace(),
         partitions(),
