@@ -17,7 +17,6 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def measure(query: Query, files: int, events_per_file: int, repeat: int) -> dict
     load = os.getloadavg()[0]
     arguments = ["--query", query.name, "--folder", str(folder)]
     sides = in_turns(query.name, __file__, arguments, repeat, query.most)
-    described = {**asdict(query), "files": files, "events_per_file": events_per_file}
+    described = {"about": query.about, "mode": query.mode, "files": files, "events_per_file": events_per_file}
     return summary({"query": described, "target": query.target, "load_before": load, "runs": sides})
 
 

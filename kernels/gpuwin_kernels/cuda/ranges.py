@@ -258,8 +258,8 @@ _TOLD = 400
 
 @cache
 def fault_of_merge(column: CellColumn, capability: tuple[int, int]) -> str | None:
-    """What keeps a kernel with the merge of a user's column from being made for a device of this capability, in the
-    words of the compiler; None if nothing does. Needs neither a driver nor a device.
+    """Reason why no kernel with the merge of a user's column can be made for a device of this capability, in the words
+    of the compiler; None where one can. Needs neither a driver nor a device.
     """
     columns = (_kind(column),)
     function, signature = range_kernels(columns).fold.py_func, _signature(_signatures(columns, False)["fold"])
