@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpuwin.engines.step import Parts
 from gpuwin.planning.plan import Plan
-from gpuwin.state.cells import Columns
+from gpuwin.state.cells import Columns, arrow_of
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.pane_state import PaneState
@@ -38,18 +38,12 @@ def cell_columns(layout: CellLayout, cells: Columns, heap: BytesHeap) -> tuple[l
     """Arrays of cells and their names: `<number>.<word>` for each array of a partial column, and `<number>.valid`.
     Texts are written out, not as codes of the heap.
     """
-    arrays, names = [], []
-    for number, (column, part) in enumerate(zip(layout.columns, cells, strict=True)):
-        for k, values in enumerate(part.values):
-            names.append(f"{number}.{k}")
-            if column.dtype == "bytes" and k == len(part.values) - 1:
-                arrays.append(heap.take(values, part.valid, pa.large_binary()))
-            else:
-                arrays.append(pa.array(values))
-        if part.valid is not None:
-            names.append(f"{number}.valid")
-            arrays.append(pa.array(part.valid))
-    return arrays, names
+    named = {
+        f"{number}.{word}": array
+        for number, (column, part) in enumerate(zip(layout.columns, cells, strict=True))
+        for word, array in arrow_of(column, part, heap).items()
+    }
+    return list(named.values()), list(named)
 
 
 def cells_of(layout: CellLayout, part: pa.RecordBatch, heap: BytesHeap) -> Columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
@@ -17,6 +18,18 @@ from gpuwin_kernels.cpu.walk import narrow_wide
 from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
 
 Columns = tuple[CellArrays, ...]
+
+
+def arrow_of(column: CellColumn, cells: CellArrays, heap: BytesHeap | None) -> dict[str, pa.Array]:
+    """Arrays of a partial column, by the word that tells them apart: their number, or `valid`. Texts are written out as
+    large_binary, not as codes of the heap, which may be None where the column has none.
+    """
+    arrays = {str(k): pa.array(values) for k, values in enumerate(cells.values)}
+    if column.dtype == "bytes" and heap is not None:
+        last = len(cells.values) - 1
+        arrays[str(last)] = heap.take(cells.values[last], cells.valid, pa.large_binary())
+    return arrays if cells.valid is None else {**arrays, "valid": pa.array(cells.valid)}
+
 
 _NO_OFFSETS = np.zeros(1, np.int64)
 _NO_DATA = np.zeros(0, np.uint8)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.cells import arrow_of
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.sessions.tiers import SessionBatch
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _BOUNDS = ("code", "start", "last", "end", "id", "filled")
-
-
-def _heap_place(column: CellColumn, arrays: int) -> int:
-    """Place of the array of a column that holds codes of the byte heap; -1: none."""
-    return arrays - 1 if column.dtype == "bytes" else -1
 
 
 def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHeap | None) -> pa.RecordBatch:
@@ -23,20 +19,10 @@ def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHea
 
     Bytes leave their heap and travel as large_binary.
     """
-    names = list(_BOUNDS)
-    arrays = [pa.array(a) for a in sessions.bounds()]
+    arrays = dict(zip(_BOUNDS, map(pa.array, sessions.bounds()), strict=True))
     for column, cells in zip(layout.columns, sessions.columns, strict=True):
-        heap_at = _heap_place(column, len(cells.values))
-        for k, values in enumerate(cells.values):
-            names.append(f"{column.name}.{k}")
-            if k == heap_at and heap is not None:
-                arrays.append(heap.take(values, cells.valid, pa.large_binary()))
-            else:
-                arrays.append(pa.array(values))
-        if cells.valid is not None:
-            names.append(f"{column.name}.valid")
-            arrays.append(pa.array(cells.valid))
-    return pa.record_batch(arrays, names=names)
+        arrays |= {f"{column.name}.{word}": array for word, array in arrow_of(column, cells, heap).items()}
+    return pa.record_batch(arrays)
 
 
 def sessions_from_arrow(
@@ -53,7 +39,7 @@ def sessions_from_arrow(
         raise ValueError(f"not a state of sessions with columns {expected}: {data.schema.names}")
     columns = []
     for column, cells in zip(layout.columns, like, strict=True):
-        heap_at = _heap_place(column, len(cells.values))
+        heap_at = len(cells.values) - 1 if column.dtype == "bytes" else -1
         values = []
         for k, model in enumerate(cells.values):
             array = data.column(f"{column.name}.{k}")
