@@ -96,7 +96,7 @@ def _folder(checkpoint: str) -> Path:
     parts = urlsplit(checkpoint)
     if len(parts.scheme) > 1 and parts.scheme != "file":
         raise CheckpointError(
-            f"{checkpoint} is not in the file system of this machine. docs/operators.md says which files to move by "
+            f"{checkpoint} is not in the file system of this machine. docs/checkpoints.md says which files to move by "
             "the tools of your store."
         )
     folder = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint).absolute()

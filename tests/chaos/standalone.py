@@ -142,7 +142,7 @@ class Standalone:
 
 
 def submitted(home: Path, master: str) -> list[str]:
-    """spark-submit as docs/operators.md has it."""
+    """spark-submit as docs/production.md has it."""
     submit = [str(home / "bin" / "spark-submit"), "--master", master, "--jars", jar_path()]
     return [
         *submit,

@@ -55,7 +55,7 @@ def test_stopped_in_the_middle(spark: SparkSession, pipeline: Pipeline, topics: 
 
 @pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.sweep)])
 def test_rolled_back_by_starting_timestamp(mode: str, pipeline: Pipeline, topics: Topics) -> None:
-    """Back to plain Spark as docs/operators.md has it ("Without giving back"), with a partition that is empty."""
+    """Back to plain Spark as docs/moving_state.md has it ("Without giving back"), with a partition that is empty."""
     topic = topics.create(4)
     topics.send(topic, records(events(204), timed=True))
     how = Run(mode)

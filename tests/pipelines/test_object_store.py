@@ -301,7 +301,7 @@ def test_files_elsewhere_are_written_as_spark_does_it(spark: SparkSession, store
 
 @pytest.mark.sweep
 def test_spark_s_manager_keeps_errors_to_itself(spark: SparkSession, store: ObjectStore) -> None:
-    """Why docs/operators.md warns of it. Once Spark mends it, this fails, and the page is to be changed."""
+    """Why docs/object_stores.md warns of it. Once Spark mends it, this fails, and the page is to be changed."""
     session = new_session(spark, store.settings(HASTY, manager=ABORTABLE), enabled=True)
     manager = session._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(ABORTABLE)
     (constructor,) = manager.getConstructors()

@@ -47,7 +47,7 @@ def test_queries_of_a_client_are_offloaded(tmp_path: Path) -> None:
 
 
 def _server(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """The server in the foreground, started as docs/operators.md has it."""
+    """The server in the foreground, started as docs/production.md has it."""
     home = spark_home(folder)
     with open(folder / "server.log", "wb") as log:
         return subprocess.Popen(

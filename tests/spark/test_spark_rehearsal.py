@@ -1,6 +1,6 @@
-"""The page for operators, followed: a running query is moved to gpuwin, rescaled, looked at, and rolled back.
+"""The pages of production, followed: a running query is moved to gpuwin, rescaled, looked at, and rolled back.
 
-Each step is a process of its own, as an operator has it, and the commands are those of docs/operators.md.
+Each step is a process of its own, as an operator has it, with the commands of docs/checkpoints.md and moving_state.md.
 
 `pytest -m sweep tests/spark/test_spark_rehearsal.py`
 """
@@ -19,7 +19,8 @@ import pytest
 from spark_harness import StreamSpec, write
 
 COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
-PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "".join((DOCS / page).read_text() for page in ("checkpoints.md", "moving_state.md"))
 
 JOB = """
 import os, sys
@@ -60,7 +61,7 @@ spark.stop()
 
 def command_in(section: str, **words: str) -> list[str]:
     """The first command in a section of the page, with what stands in capitals replaced."""
-    text = PAGE.read_text().split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    text = TEXT.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
     found = re.search(r"```bash\n(gpuwin state [^\[\n]*)", text)
     assert found is not None, f"the section {section} has no command"
     return [words.get(word, word) for word in shlex.split(found[1])]
@@ -68,7 +69,7 @@ def command_in(section: str, **words: str) -> list[str]:
 
 def setting_in(section: str) -> str:
     """The setting in a code block of a section of the page."""
-    text = PAGE.read_text().split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    text = TEXT.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
     found = re.search(r"```\n(spark\.[^\n]+)\n```", text)
     assert found is not None
     return found[1]

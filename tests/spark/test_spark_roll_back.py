@@ -1,4 +1,4 @@
-"""Back to plain Spark, step by step as docs/operators.md has it: what both queries emitted is what one would have.
+"""Back to plain Spark, step by step as docs/moving_state.md has it: what both queries emitted is what one would have.
 
 `pytest -m sweep tests/spark/test_spark_roll_back.py`
 """
