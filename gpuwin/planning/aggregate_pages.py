@@ -8,7 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from gpuwin.planning.aggregates import AGGREGATES, ON_SPARK, CellRecord, Record, RowRecord
+from gpuwin.planning.aggregate_record import CellRecord, Record, RowRecord
+from gpuwin.planning.aggregates import AGGREGATES, ON_SPARK
 
 BEGIN: Final = "<!-- made by `python -m gpuwin.planning.aggregate_pages docs` -->\n"
 END: Final = "<!-- end of what is made -->\n"

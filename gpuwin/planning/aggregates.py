@@ -8,16 +8,16 @@ model. How to add one: CONTRIBUTING.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.errors import SchemaError
 from gpuwin.planning import finishing
+from gpuwin.planning.aggregate_record import Accepted, CellRecord, Partial, Record, RowRecord, Types
 from gpuwin.planning.finishing import Cells, Finish, Result, known, of_finite
-from gpuwin.planning.ingest import holds, unknown_type
+from gpuwin.planning.ingest import holds
 from gpuwin.planning.inputs import (
     ARRIVED,
     BITS,
@@ -32,125 +32,35 @@ from gpuwin.planning.inputs import (
     WIDE,
     Take,
 )
+from gpuwin.planning.spark_merges import (
+    BITMAPS,
+    BITS_MERGED,
+    BY_ORDER,
+    CORRELATION,
+    COUNTS,
+    COUNTS_OF_VALUES,
+    EXTREMES,
+    FIRSTS,
+    LINES,
+    MOMENTS,
+    PIECES,
+    PRODUCTS,
+    REGISTERS,
+    SETS_OF_VALUES,
+    SUMMARIES,
+    SUMS,
+    THIRD,
+    TRIED_SUMS,
+    OnSpark,
+    SparkMerge,
+)
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of, rankable
 from gpuwin.state.rows import holistic
 from gpuwin.state.rows.sketches import AnySketch, Distinct, Ranks
 from gpuwin.vocabulary.aggregates import Aggregate
 
-Types = tuple[pa.DataType, ...]
 FLOAT: Final = pa.float64()
-
-
-def _instead(aggregate: Aggregate) -> str:
-    """Sentence on what to do for an aggregate that gives some of its values, and takes no nested ones; or none."""
-    if aggregate.kind in ("min", "max", "top_k"):
-        return f". gw.collect_list({aggregate.column!r}) takes nested values"
-    if aggregate.kind not in ("first", "last", "any_value", "min_by", "max_by"):
-        return ""
-    arguments = ", ".join(repr(name) for name in ("number", aggregate.by) if name is not None)
-    return (
-        f". For a whole row, number the rows, take gw.{aggregate.kind}({arguments}), and join the rows to that number; "
-        f"or look for it in gw.collect_list({aggregate.column!r}), which takes nested values"
-    )
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """The types that an aggregate takes a column of: in words, and as a test."""
-
-    text: str
-    test: Callable[[pa.DataType], bool]
-    wide: bool = True  # decimals of more than 38 digits, too
-
-    def check(self, name: str, aggregate: Aggregate, column: str, type_: pa.DataType) -> None:
-        """Raises SchemaError, for the aggregate of that name, unless a column of this type is accepted."""
-        wide = pa.types.is_decimal256(type_)
-        if self.test(type_) and (self.wide or not wide):
-            return
-        castable = wide and self.test(pa.decimal128(38))
-        wanted = "decimals of at most 38 digits: cast it to decimal128" if castable else self.text
-        if pa.types.is_null(type_):
-            raise SchemaError(
-                f"aggregate {name!r}: column {column!r}, which is null, has no type in the first batch: "
-                f"{unknown_type(column)}"
-            )
-        kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
-        instead = _instead(aggregate) if column == aggregate.column and pa.types.is_nested(type_) else ""
-        raise SchemaError(
-            f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}{instead}"
-        )
-
-
-@dataclass(frozen=True)
-class Partial:
-    """One partial column of a cell. `how` and the columns that it reads name it: aggregates that need the same one
-    share it."""
-
-    how: str
-    merge: str
-    dtype: str
-    take: Take
-    nullable: bool = True
-
-
-@dataclass(frozen=True)
-class SparkMerge:
-    """A way in which two of Spark's buffers are merged: the merges of `MergeSpec.scala`, and the words for it."""
-
-    merges: tuple[str, ...]
-    text: str
-
-
-@dataclass(frozen=True)
-class OnSpark:
-    """Functions of Spark that compute an aggregate, the Catalyst class whose buffer they have, and how it is merged."""
-
-    functions: tuple[str, ...]
-    buffer: str
-    merge: SparkMerge
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """Facts of an aggregate, whatever it keeps. `gives`: the output type, or what makes it of the types of the
-    columns; `text` says it, and `empty` what there is of no values."""
-
-    name: str
-    calls: tuple[str, ...]
-    takes: tuple[Accepted, ...]
-    gives: pa.DataType | Callable[[Types], pa.DataType]
-    text: str
-    empty: str = "null"
-    spark: tuple[OnSpark, ...] = ()
-
-    def out(self, types: Types) -> pa.DataType:
-        """The output type over columns of these types."""
-        return self.gives(types) if callable(self.gives) else self.gives
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellRecord(Record):
-    """An aggregate that keeps one cell for each (key, pane): partial columns, and what finishes them."""
-
-    keeps: Callable[[Types], tuple[Partial, ...]]
-    finish: Finish
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowRecord(Record):
-    """Aggregate that keeps its rows, or a sketch of them where every such aggregate of the specification has one.
-
-    `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column. `ordered`:
-    whether it sees rows in the order of the semantics, over columns of these types. `different`: whether it looks at
-    different values alone, so that of equal rows one is enough.
-    """
-
-    finish: Callable[..., pa.Array]
-    options: Callable[[Aggregate], dict[str, float]] = field(default=lambda aggregate: {})
-    ordered: Callable[[Types], bool] = field(default=lambda types: False)
-    sketch: Callable[[Aggregate, pa.DataType], AnySketch | None] | None = None
-    different: bool = False
 
 
 def _is_number(t: pa.DataType) -> bool:
@@ -182,48 +92,6 @@ RANKABLE = Accepted("numbers, decimals of up to 18 digits, booleans and times", 
 PLAIN = Accepted("values of any plain type, nested ones too", _is_plain)
 ALIKE = Accepted("values of any plain type but unions, nested ones too", _is_alike)
 COMPARABLE = Accepted("values that have an order", lambda t: _is_plain(t) and not pa.types.is_nested(t))
-
-COUNTS = SparkMerge(("sum",), "sum")
-SUMS = SparkMerge(
-    ("sum", "decimal_sum", "decimal_avg_sum"),
-    "sum; decimals of at most 28 digits in 128 bits. Not over intervals of years and months",
-)
-TRIED_SUMS = SparkMerge(
-    ("sum", "decimal_sum", "decimal_avg_sum"),
-    "sum, over numbers whose sum has room for it: floating point (the average of integers too), and decimals of at "
-    "most 28 digits. Elsewhere the result is null once the sum overflows on the way, which depends on the order of the "
-    "rows",
-)
-EXTREMES = SparkMerge(("min", "max"), "the smaller or larger; structs and arrays too, as Spark orders them")
-MOMENTS = SparkMerge(("moments",), "count, mean, squared distances")
-THIRD = SparkMerge(("moments3", "moments4"), "count, mean, squared distances, and their third and fourth powers")
-PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
-CORRELATION = SparkMerge(("correlation",), "count, means, products of distances, and squared distances")
-LINES = SparkMerge(("comoments", "moments"), CORRELATION.text)
-BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
-BITMAPS = SparkMerge(("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of a bitmap")
-REGISTERS = SparkMerge(("registers",), "the larger of each register")
-PIECES = SparkMerge(("pieces",), "[in pieces](#buffers-in-pieces), by Spark's own code when the window is emitted")
-SUMMARIES = SparkMerge(("summaries",), "as Spark merges quantile summaries; [in pieces](#buffers-in-pieces) until then")
-COUNTS_OF_VALUES = SparkMerge(
-    ("counts", "counts_of_double", "counts_of_float"),
-    "by adding the counts of each value; [in pieces](#buffers-in-pieces) until then",
-)
-SETS_OF_VALUES = SparkMerge(
-    ("sets", "sets_of_1", "sets_of_2", "sets_of_4", "sets_of_8"),
-    "as sets; [in pieces](#buffers-in-pieces) until then, and in pieces to the end over structs, over arrays, with "
-    "`RESPECT NULLS`, and, before Spark 4.2, over floating point",
-)
-FIRSTS = SparkMerge(
-    ("first", "last"),
-    "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
-    "time. With and without `IGNORE NULLS`; of any type, structs, arrays and maps too",
-)
-BY_ORDER = SparkMerge(
-    ("min_by", "max_by"),
-    "values of any type, by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of "
-    "equals the last to arrive. Not with a third argument",
-)
 
 
 def _always(*partials: Partial) -> Callable[[Types], tuple[Partial, ...]]:

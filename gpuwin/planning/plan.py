@@ -10,7 +10,8 @@ from functools import cached_property, partial
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError, SpecificationError
-from gpuwin.planning.aggregates import AGGREGATES, CellRecord, RowRecord
+from gpuwin.planning.aggregate_record import CellRecord, RowRecord
+from gpuwin.planning.aggregates import AGGREGATES
 from gpuwin.planning.finishing import Finish, Result
 from gpuwin.planning.folding import Fold, FoldInput
 from gpuwin.planning.ingest import check_time, place_of, planned_type
