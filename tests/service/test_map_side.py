@@ -284,7 +284,7 @@ def test_constants_that_do_not_come_are_missed():
         list(cells_of_rows(whole, [], [], chunks, MOST))
 
 
-FIELDS = {"places": [0, 1, -1, 2, 3], "partitions": 2}
+FIELDS = {"places": [0, 1, -1, 2, 3], "partitions": 2, "hashed": []}
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_a_request_is_answered_with_payloads_and_what_they_hold():
     bounds = {"rows": 1000, "bytes": 1 << 20}
     places = [0, 1, 2, -1, 3]
     protocol.write_json(
-        source, protocol.AGGREGATE, spec=SPEC, places=places, partitions=2, held=[], device="cpu", **bounds
+        source, protocol.AGGREGATE, spec=SPEC, places=places, hashed=[], partitions=2, held=[], device="cpu", **bounds
     )
     lines = [[*key, start, end, v, part(key, 2)] for key, start, end, v in rows]
     whole = replace(OF_SUMS, partitions=2)

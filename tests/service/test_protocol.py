@@ -199,6 +199,7 @@ VALID = {
     protocol.AGGREGATE: {
         "spec": SPEC,
         "places": [0, 1, 2],
+        "hashed": [],
         "partitions": 2,
         "held": [],
         "rows": 10,

@@ -94,10 +94,14 @@ def test_overflow_raises_what_spark_raises(stream: str, slide: str | None, both:
     assert len(plain.batches) >= 1, "the first batch of the stream is innocent"
 
 
-@pytest.mark.parametrize("mode", ["update", "complete"])
-def test_overflow_in_other_modes(mode: str, both: Both, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "before"), [("update", "collect_list(text)"), ("complete", "approx_count_distinct(text)")]
+)
+def test_overflow_of_a_sum_behind_other_buffers(mode: str, before: str, both: Both, tmp_path: Path) -> None:
     files = write_tables(ACROSS_BATCHES, tmp_path / "stream")
-    both(query("sum(big)", "max(text)"), files, how(True, mode), schema=SCHEMA, fails=True)
+    plain, _ = both(query(before, "sum(big)", "max(text)"), files, how(True, mode), schema=SCHEMA, fails=True)
+    assert plain.error is not None
+    assert plain.error.condition == "ARITHMETIC_OVERFLOW"
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])

@@ -58,7 +58,7 @@ def hashed_bytes(offsets, data):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _rank(h, p):  # type: ignore[no-untyped-def]
+def rank(h, p):  # type: ignore[no-untyped-def]
     """The register value of a hash: the place of the first 1 behind its first p bits."""
     rest = np.uint64(h << np.uint64(p))
     n = 1
@@ -73,7 +73,7 @@ def _rank(h, p):  # type: ignore[no-untyped-def]
 def _raise_registers(registers, hashes, p):  # type: ignore[no-untyped-def]
     for h in hashes:
         at = np.int64(h >> np.uint64(64 - p))
-        registers[at] = max(registers[at], _rank(h, p))
+        registers[at] = max(registers[at], rank(h, p))
 
 
 @njit(nogil=True, cache=True)
@@ -219,7 +219,7 @@ def _enter(window, sketch, ranks, p, by):  # type: ignore[no-untyped-def]
         if before == 0 or seen[k] == 0:
             change += by
         if window.held.shape[0]:
-            _register(window, np.int64(sketch[i] >> np.uint64(64 - p)), _rank(sketch[i], p), p, by)
+            _register(window, np.int64(sketch[i] >> np.uint64(64 - p)), rank(sketch[i], p), p, by)
     return change
 
 

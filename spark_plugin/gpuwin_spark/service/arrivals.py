@@ -35,8 +35,8 @@ _QUIET_NAN = np.int64(0x7FF8 << 48)
 def columns_of(m: Merge, kind: str) -> list[CellColumn]:
     """The partial columns: the value, of dtype ``kind``, and whether it is null, where it can be."""
     merge = FIRST if m.merge == "first" else LAST
-    value = CellColumn(f"{m.columns[0]}", merge, kind, nullable=True)
-    return [value, CellColumn(f"{m.columns[0]}null", merge, "int64", nullable=True)] if m.nullable else [value]
+    value = CellColumn(f"{m.number}", merge, kind, nullable=True)
+    return [value, CellColumn(f"{m.number}null", merge, "int64", nullable=True)] if m.nullable else [value]
 
 
 def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:

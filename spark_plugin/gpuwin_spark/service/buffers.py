@@ -104,7 +104,7 @@ def _dtype(t: pa.DataType) -> str:
 
 
 def _plain_columns(m: Merge, kind: str) -> list[CellColumn]:
-    return [CellColumn(f"{m.columns[0]}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
+    return [CellColumn(f"{m.number}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
 
 
 def _decode_plain(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
@@ -120,7 +120,7 @@ def _encode_plain(
 def _bit_columns(m: Merge, kind: str) -> list[CellColumn]:
     if kind != "bytes":
         return _plain_columns(m, kind)
-    return [CellColumn(f"{m.columns[0]}word{w}", m.merge, "int64") for w in range(BITMAP_WORDS)]
+    return [CellColumn(f"{m.number}word{w}", m.merge, "int64") for w in range(BITMAP_WORDS)]
 
 
 def _decode_bits(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
@@ -142,7 +142,7 @@ def _encode_bits(
 
 
 def _statistic_columns(m: Merge, kind: str) -> list[CellColumn]:
-    return [CellColumn(f"{m.columns[0]}", m.merge, "float64")]
+    return [CellColumn(f"{m.number}", m.merge, "float64")]
 
 
 def _decode_statistic(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
@@ -169,7 +169,7 @@ def _statistics(merge: str, words: list[np.ndarray]) -> tuple[np.ndarray, ...]:
 
 
 def _decimal_columns(m: Merge, kind: str) -> list[CellColumn]:
-    first = m.columns[0]
+    first = m.number
     sums = [
         CellColumn(f"{first}{p}", "sum", "int128") for p in ([""] if m.precision <= NARROW_PRECISION else ["hi", "lo"])
     ]

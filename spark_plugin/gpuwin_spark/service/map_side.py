@@ -32,6 +32,7 @@ from .operator_spec import GridSpec, SessionSpec
 from .overflow import may_overflow
 from .plain import values_of
 from .protocol import ProtocolError
+from .registers import HashedFunction, HashedRows, Registers, parse_hashed
 from .units import Units
 
 
@@ -44,11 +45,13 @@ class RowsSpec:
         places: of each column of a cell, its place in a row, or ``-1 - place`` among the constants, which are the same
             for all rows. Several columns may have one place.
         partitions: of the shuffle; the last column of a row is the number of its partition.
+        hashed: functions of which a row has a hash (null: no value) in the place of each of their buffers.
     """
 
     operator: GridSpec | SessionSpec
     places: tuple[int, ...]
     partitions: int
+    hashed: tuple[HashedFunction, ...] = ()
 
     @classmethod
     def parse(cls, operator: GridSpec | SessionSpec, fields: dict[str, Any]) -> RowsSpec:
@@ -63,7 +66,19 @@ class RowsSpec:
                 raise ProtocolError("the columns of the rows leave a place out")
         if len(set(zip(places, operator.types, strict=True))) != len(set(places)):
             raise ProtocolError("columns of one place have several types")
-        return cls(operator, tuple(places), partitions)
+        return cls(operator, tuple(places), partitions, parse_hashed(operator, fields.get("hashed")))
+
+    @cached_property
+    def counted(self) -> GridSpec | SessionSpec:
+        """The operator without the buffers of hashed functions."""
+        return self.operator.without_registers
+
+    @cached_property
+    def counted_at(self) -> list[int]:
+        """Where its columns are among those of the operator."""
+        first = self.operator.buffers_at.start
+        hashed = {first + h.first + word for h in self.hashed for word in range(h.words)}
+        return [i for i in range(len(self.operator.types)) if i not in hashed]
 
     def _types(self, sign: int) -> list[pa.DataType]:
         """Types by place in a row, or with a ``sign`` of -1 among the constants."""
@@ -113,6 +128,7 @@ class _Rows:
     partition: np.ndarray
     single: bool
     counts: frozenset[int]
+    registers: tuple[Registers, ...]
 
 
 def cells_of_rows(
@@ -136,7 +152,9 @@ def cells_of_rows(
     Raises:
         gpuwin.OverflowError: an integer sum left 64 bits at one of the rows.
     """
-    operator = spec.operator
+    operator = spec.counted
+    if spec.hashed:
+        device = "cpu"  # where registers are raised
     keys, codec = KeyDictionary(operator.key_types), BufferCodec(operator, BytesHeap())
     at_once = device == "cuda" or all(map(is_looked_at, operator.key_types))
     of = _put_together(spec, constants, held, rows, None if at_once else keys)
@@ -157,7 +175,7 @@ def cells_of_rows(
     times = [values_of(column) for column in of.rest[: operator.PLACE]]
     if of.code is None and isinstance(operator, GridSpec) and not may_overflow(layout, columns):
         pane, whole = operator.grid.panes(times[0]), [*of.keys, *of.rest]
-        if are_mostly_apart(of.keys, pane):
+        if not spec.hashed and are_mostly_apart(of.keys, pane):
             yield from _parted(spec, _as_they_are(operator, whole, pane), of.partition, most)
             return
         made_there = cells_on_device(operator, layout, whole, pane, of.partition) if device == "cuda" else None
@@ -173,7 +191,8 @@ def cells_of_rows(
     for at, values in enumerate(in_time, len(encoded) - len(in_time)):
         encoded[at] = values.times_of(encoded[at])
     batch = record_batch(operator.cell_schema, keys.take(made.code), made.place, encoded)
-    yield from _parted(spec, batch, numbers.values[0], most)
+    hashed = HashedRows(spec.operator, of.registers, made.cells_of_rows()) if spec.hashed else None
+    yield from _parted(spec, batch, numbers.values[0], most, hashed)
 
 
 def _as_they_are(operator: GridSpec, columns: Sequence[pa.Array], pane: np.ndarray) -> pa.RecordBatch:
@@ -214,17 +233,27 @@ def _put_together(
             codes.append(keys.encode(columns, tables[-1].num_rows))
     apart = 0 if keys is not None else operator.keys
     whole: dict[int, pa.Array] = {}  # by place, which several columns may have: its chunks are copied into one once
-    columns, counts = [], set()
-    for i in range(operator.keys - apart, len(spec.places)):
-        place = spec.places[i]
+    columns, counts, first = [], set(), operator.buffers_at.start
+
+    def of_rows(place: int) -> pa.Array:
         if place not in whole:
             whole[place] = column_in(tables, place)
+        return whole[place]
+
+    for at, i in enumerate(spec.counted_at):
+        if at < operator.keys - apart:
+            continue
+        place = spec.places[i]
         pieces = [piece for _, t in before for piece in t.column(i).chunks]
-        columns.append(pa.concat_arrays([*pieces, whole[place]]) if pieces else whole[place])
+        columns.append(pa.concat_arrays([*pieces, of_rows(place)]) if pieces else of_rows(place))
         if place < 0 and i in operator.buffers_at:
             value = known.column(-1 - place)[0]
             if pa.types.is_int64(value.type) and value.as_py() == 1:
-                counts.add(i - operator.buffers_at.start)
+                counts.add(i - first)
+    registers = [
+        Registers.of(h, [t for _, t in before], first + h.first, of_rows(spec.places[first + h.first]))
+        for h in spec.hashed
+    ]
     partition = values_of(column_in(tables, len(spec.row_schema) - 1))
     numbers = [np.full(t.num_rows, p, np.int64) for p, t in before]
     return _Rows(
@@ -234,19 +263,32 @@ def _put_together(
         np.concatenate([*numbers, partition]) if before else partition,
         not before,
         frozenset(() if before else counts),
+        tuple(registers),
     )
 
 
-def _parted(spec: RowsSpec, cells: pa.RecordBatch, partition: np.ndarray, most: tuple[int, int]) -> Iterator[Part]:
-    """The cells, by partition; within one in their order."""
+def _parted(
+    spec: RowsSpec,
+    cells: pa.RecordBatch,
+    partition: np.ndarray,
+    most: tuple[int, int],
+    hashed: HashedRows | None = None,
+) -> Iterator[Part]:
+    """The cells, by partition; within one in their order. ``hashed``: what completes them by their registers."""
     edges = np.array([0, cells.num_rows])
     newest = values_of(cells.column(spec.operator.keys + spec.operator.PLACE - 1))
     cells = narrowed(cells, spec.operator.steps, spec.partitions)
     if spec.partitions > 1:
         order, edges = order_by_part(partition, spec.partitions)
         cells, newest = cells.take(pa.array(order)), newest[order]
-    most_cells = max(1, min(most[0], most[1] * cells.num_rows // max(1, cells.nbytes)))
+        hashed = None if hashed is None else hashed.reordered(order)
+    width = max(1, cells.nbytes // cells.num_rows) + (0 if hashed is None else hashed.bytes_of_cell)
+    most_cells = max(1, min(most[0], most[1] // width))
+    numbers, ranges = [], []
     for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
         for at in range(begin, end, most_cells):
-            upto = min(at + most_cells, end)
-            yield Part(number, cells.slice(at, upto - at), int(newest[at:upto].max()))
+            numbers.append(number)
+            ranges.append((at, min(at + most_cells, end)))
+    parts = (cells.slice(at, upto - at) for at, upto in ranges) if hashed is None else hashed.complete(cells, ranges)
+    for number, (at, upto), part in zip(numbers, ranges, parts, strict=True):
+        yield Part(number, part, int(newest[at:upto].max()))

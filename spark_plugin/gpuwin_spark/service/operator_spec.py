@@ -5,6 +5,7 @@ the merges of its buffers.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Self
@@ -32,7 +33,9 @@ COUNTS: Final = ("counts", "counts_of_double", "counts_of_float")
 #: Merges of sets of values, and the bytes of a value; 0 where values fit no word.
 SETS: Final = {"sets": 0, "sets_of_1": 1, "sets_of_2": 2, "sets_of_4": 4, "sets_of_8": 8}
 _KEPT: Final = (PIECES, SUMMARIES, *COUNTS, *SETS)
-PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
+#: The merge of a word of registers of `approx_count_distinct`.
+REGISTERS: Final = "registers"
+PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", REGISTERS)
 #: All merges, and how many buffers each has.
 MERGES: Final[dict[str, int]] = {
     **dict.fromkeys(PLAIN_MERGES, 1),
@@ -58,7 +61,9 @@ _TYPES: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merge of one or more buffer columns: see ``MergeSpec.scala``."""
+    """Merge of one or more buffer columns: see ``MergeSpec.scala``. ``sent_at``: the position of the first one in the
+    operator as Spark sent it, where this is a specification of a part of its buffers.
+    """
 
     merge: str
     columns: tuple[int, ...]
@@ -66,6 +71,12 @@ class Merge:
     nullable: bool
     precision: int
     arrival: int = -1
+    sent_at: int = -1
+
+    @property
+    def number(self) -> int:
+        """Position of its first buffer in the operator as Spark sent it: the name of its columns, also in errors."""
+        return self.columns[0] if self.sent_at < 0 else self.sent_at
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -129,16 +140,25 @@ class CellColumns:
     @cached_property
     def without_pieces(self) -> Self:
         """Specification of the operator without these buffers."""
-        gone = set(self.pieces)
+        return self._without(_KEPT)
+
+    @cached_property
+    def without_registers(self) -> Self:
+        """Specification of the operator without the buffers of `approx_count_distinct`."""
+        return self._without((REGISTERS,))
+
+    def _without(self, merges: Collection[str]) -> Self:
+        gone = {c for m in self.merges if m.merge in merges for c in m.columns}
         left = [i for i in range(len(self.buffers_at)) if i not in gone]
         moved = {old: new for new, old in enumerate(left)}
-        merges = tuple(
-            replace(m, columns=tuple(moved[c] for c in m.columns), arrival=moved.get(m.arrival, -1))
+        kept = tuple(
+            replace(m, columns=tuple(moved[c] for c in m.columns), arrival=moved.get(m.arrival, -1), sent_at=m.number)
             for m in self.merges
-            if m.merge not in _KEPT
+            if m.merge not in merges
         )
-        types = tuple(t for i, t in enumerate(self.types) if i not in self.pieces_at)
-        return replace(self, types=types, merges=merges)  # type: ignore[type-var]
+        gone_at = {self.buffers_at[i] for i in gone}
+        types = tuple(t for i, t in enumerate(self.types) if i not in gone_at)
+        return replace(self, types=types, merges=kept)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)

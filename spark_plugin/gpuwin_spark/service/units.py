@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,11 +23,14 @@ from .overflow import begins_of, may_overflow, refuse_overflow
 
 
 class Made(NamedTuple):
-    """Cells that rows became; ``place``: start of the pane, or start and end of the session, microseconds."""
+    """Cells that rows became; ``place``: start of the pane, or start and end of the session, microseconds;
+    ``cells_of_rows``: gives the number of the cell of each row, int64[n].
+    """
 
     place: tuple[np.ndarray, ...]  # int64[m] each
     code: np.ndarray  # int32[m]
     columns: Columns
+    cells_of_rows: Callable[[], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,13 @@ class Units:
         found: Cells | Run | None = self._at_once(code, pane, len(keys))
         if found is None:
             found = Run.from_cells(self.layout, pane, codes_array(code), self.columns, self.heap)
-        return Made((grid.starts_of_panes(found.pane),), found.code, found.columns)
+        of_pane, of_key = found.pane, found.code
+        return Made(
+            (grid.starts_of_panes(of_pane),),
+            of_key,
+            found.columns,
+            lambda: _numbers(of_pane, of_key, pane, codes_array(code), len(keys)),
+        )
 
     def by_session(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> Made:
         """Proto-sessions by (key, start): rows of a key whose sessions overlap or meet are one.
@@ -100,7 +110,7 @@ class Units:
             slot, code, start, end = found.slot, found.code, found.start, found.end
         made = self._at_once(slot, np.zeros(len(slot), np.int64), len(code))
         columns = merge_cells(self.layout, self.columns, slot, len(code), self.heap) if made is None else made.columns
-        return Made((start, end), code, columns)
+        return Made((start, end), code, columns, lambda: slot.astype(np.int64))
 
     def _at_once(self, code: Codes, pane: np.ndarray, codes: int) -> Cells | None:
         """Cells by (pane, code) made in one pass over the rows; None where there are few, a column has no such kernel,
@@ -131,3 +141,16 @@ class Units:
 
 def _bitmap(valid: np.ndarray) -> tuple[np.ndarray | None, int]:
     return (None, 0) if valid.all() else (np.packbits(valid, bitorder="little"), 0)
+
+
+def _numbers(of_pane: np.ndarray, of_key: np.ndarray, pane: np.ndarray, code: np.ndarray, codes: int) -> np.ndarray:
+    """The number int64[n] of each row's cell, which has its pane and key, by those of all cells, each once."""
+    panes = np.unique(of_pane)
+    here = np.searchsorted(panes, of_pane) * codes + of_key
+    wanted = np.searchsorted(panes, pane) * codes + code
+    if len(panes) * codes <= 4 * (len(here) + len(wanted)):
+        number = np.empty(len(panes) * codes, np.int64)
+        number[here] = np.arange(len(here))
+        return np.asarray(number[wanted])
+    order = np.argsort(here, kind="stable")
+    return np.asarray(order[np.searchsorted(here[order], wanted)])

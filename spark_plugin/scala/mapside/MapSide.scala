@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.{ProjectExec, SortExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.{DataType, StringType}
+import org.apache.spark.sql.types.{LongType, StringType}
 
 /** The place where rows become cells, below the shuffle. */
 sealed trait MapSide {
@@ -44,7 +44,8 @@ final case class InSpark(reason: String) extends MapSide {
  *
  * A row is sent as the cell that it would be by itself: its buffers are Spark's own update expressions on Spark's own
  * initial values. So FILTER, casts, errors and nulls are Spark's, and what is left to the service is to merge cells,
- * which is what it does above the shuffle. The partition is Spark's own expression, too, over the same keys.
+ * which is what it does above the shuffle; of `approx_count_distinct` it gets a hash ([[DistinctHash]]). The partition
+ * is Spark's own expression, too, over the same keys.
  */
 object MapSide {
   private type Found[A] = Either[String, A]
@@ -150,15 +151,23 @@ object MapSide {
 
   /** The buffers of each function for one row alone, by the attributes that the partial aggregate yields. */
   private def unitsOf(aggregates: Seq[AggregateExpression]): Found[Map[ExprId, Expression]] = {
-    val foreign = aggregates.map(_.aggregateFunction).find(!_.isInstanceOf[DeclarativeAggregate])
-    foreign.map(f => s"only Spark's own code adds rows to the buffer of ${f.prettyName}")
-      .toLeft(aggregates.flatMap(unitOf).toMap)
+    val units = aggregates.map(unitOf)
+    units.collectFirst { case Left(f) => s"only Spark's own code adds rows to the buffer of ${f.prettyName}" }
+      .toLeft(units.flatMap(_.getOrElse(Nil)).toMap)
   }
 
-  private def unitOf(aggregate: AggregateExpression): Seq[(ExprId, Expression)] = {
-    val f = aggregate.aggregateFunction.asInstanceOf[DeclarativeAggregate]
-    f.inputAggBufferAttributes.zip(ValueInTime.alone(f)).zip(f.initialValues).map { case ((buffer, alone), none) =>
+  /** The buffers of a function, or the function itself where no expressions say them. */
+  private def unitOf(aggregate: AggregateExpression): Either[AggregateFunction, Seq[(ExprId, Expression)]] = {
+    def counted(buffer: Attribute, alone: Expression, none: Expression): (ExprId, Expression) =
       buffer.exprId -> aggregate.filter.fold(alone)(If(_, alone, none))
+    aggregate.aggregateFunction match {
+      case f: DeclarativeAggregate =>
+        Right(f.inputAggBufferAttributes.zip(ValueInTime.alone(f)).zip(f.initialValues).map {
+          case ((buffer, alone), none) => counted(buffer, alone, none)
+        })
+      case h: HyperLogLogPlusPlus => DistinctHash.of(h).toRight(h).map(hash =>
+        h.inputAggBufferAttributes.map(counted(_, hash, Literal(null, LongType))))
+      case f => Left(f)
     }
   }
 

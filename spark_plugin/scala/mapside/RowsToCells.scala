@@ -160,6 +160,9 @@ final class RowsToCells(work: CellsWork, rows: StructType, metrics: Map[String, 
       "spec" -> work.spec.json,
       "places" -> JArray(work.places.map(p => JInt(p)).toList),
       "partitions" -> JInt(work.partitions),
+      "hashed" -> JArray(DistinctHash.places(work.functions).map { case (first, words) =>
+        JArray(List(JInt(first), JInt(words)))
+      }.toList),
       "held" -> JArray(held.map(p => JArray(List(JInt(p.partition), JInt(1)))).toList),
       "rows" -> JInt(settings.chunkRows),
       "bytes" -> JLong(settings.chunkBytes),
