@@ -101,7 +101,10 @@ def check_places(name: str, once: bool, device: Device, places: int | None) -> N
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("once", [True, False], ids=["once", "from then on"])
+@pytest.mark.parametrize(
+    "once",
+    [pytest.param(True, id="once"), pytest.param(False, id="from then on", marks=pytest.mark.long)],
+)
 def test_no_room(name: str, once: bool, device: Device) -> None:
     check_places(name, once, device, 4)
 

@@ -76,7 +76,9 @@ def assert_case(row: dict[str, str], spark: SparkSession, folder: Path, spec: St
     assert_same_rows(plain, ours, some=spec is None)
 
 
-@pytest.mark.parametrize("row", second_ones_long(ROWS, [f"{r['window']}-{r['key']}-{r['aggregate']}" for r in ROWS]))
+@pytest.mark.parametrize(
+    "row", second_ones_long(ROWS, [f"{r['window']}-{r['key']}-{r['aggregate']}" for r in ROWS], short=4)
+)
 def test_same_as_spark(row: dict[str, str], spark: SparkSession, tmp_path: Path) -> None:
     assert_case(dict(row), spark, tmp_path / "rows")
 

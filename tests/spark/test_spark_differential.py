@@ -80,7 +80,7 @@ CASES = [Case(**row) for row in covering(DIMENSIONS, PAIRS, possible, seed=1)]
 NAMES = [f"{i:02d}-{case}" for i, case in enumerate(CASES)]
 
 
-@pytest.mark.parametrize("case", second_ones_long(CASES, NAMES, short=3))
+@pytest.mark.parametrize("case", second_ones_long(CASES, NAMES, short=5))
 def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
     _, found = both(case.query, write(case.stream, tmp_path / "stream"), case.how, late=case.late)
     if case.map_side == "device":

@@ -126,7 +126,14 @@ def how(mode: str, restart: int = 3, **conf: str) -> Run:
     return Run(mode, "processing", conf={**settings, **conf}, restart_after=frozenset({restart}))
 
 
-@pytest.mark.parametrize("mode", ["append", "update", pytest.param("complete", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "append",
+        pytest.param("update", marks=pytest.mark.long),
+        pytest.param("complete", marks=pytest.mark.sweep),
+    ],
+)
 def test_tumbling_windows(mode: str, both: Both, stream: Stream) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, tumbling(), RESULTS)
@@ -346,6 +353,7 @@ def test_sessions_with_a_gap_for_each_row(result: str, operators: tuple[str, ...
     both(query, stream, how("append"), schema=SCHEMA, operators=operators, spark_operators=SPARK_SESSIONS)
 
 
+@pytest.mark.long
 def test_a_task_hands_on_long_texts(spark: SparkSession, tmp_path: Path) -> None:
     """It keeps 64 MiB of rows, and not all 80 that are of one cell."""
     session = session_of(spark, {ADAPTIVE: "false", "spark.gpuwin.enabled": "true"})

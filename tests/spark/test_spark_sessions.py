@@ -84,7 +84,7 @@ CASES = [SessionCase(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
 NAMES = [f"{i:02d}-{case}" for i, case in enumerate(CASES)]
 
 
-@pytest.mark.parametrize("case", second_ones_long(CASES, NAMES, short=3))
+@pytest.mark.parametrize("case", second_ones_long(CASES, NAMES, short=5))
 def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
     stream = write(case.stream, tmp_path / "stream")
     _, found = both(case.query, stream, case.how, late=case.late, spark_operators=case.spark_operators)
