@@ -29,7 +29,8 @@ from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.buffers import copied
 from gpuwin.state.cells import empty_cells, merge_parts
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
+from gpuwin.state.keys import dead_keys
+from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.physical import words_of
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, worth_a_file
@@ -370,10 +371,13 @@ class EvictingEngine:
 
     def tidied(self, state: EvictingWindows) -> EvictingWindows:
         """State without the keys that have no window, once they are the majority of the dictionary."""
-        if self.rule.per_key or len(state.keys) <= max(FEW_KEYS, 2 * len(state.windows)):
+        if self.rule.per_key or not dead_keys.may_be_many(state.keys, len(state.windows)):
             return state
         used = np.unique(np.fromiter((code for code, _ in state.windows), np.int32, len(state.windows)))
-        keys, new_code = state.keys.kept(used)
+        found = dead_keys.without(state.keys, used)
+        if found is None:
+            return state
+        keys, new_code = found
         windows = {(int(new_code[code]), window): held for (code, window), held in state.windows.items()}
         return replace(state, keys=keys, windows=windows)
 

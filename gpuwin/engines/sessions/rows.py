@@ -20,6 +20,7 @@ from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import dead_keys
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.sessions.assignment import Assignment, Touch, as_gaps, assign
@@ -321,13 +322,14 @@ class SessionRows:
         """State without the keys that have no session, once they are the majority of the dictionary. (Not where keys
         have watermarks of their own.)
         """
-        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (state.open + len(state.cold))):
+        if self.rule.per_key or not dead_keys.may_be_many(state.keys, state.open + len(state.cold), _FEW_KEYS):
             return state
         state = state.settled()
         used = np.union1d(state.sessions.used_codes(), state.cold.used_codes()).astype(np.int32)
-        if 2 * len(used) >= len(state.keys):
+        found = dead_keys.without(state.keys, used)
+        if found is None:
             return state
-        keys, new_code = state.keys.kept(used)
+        keys, new_code = found
         rows = None if state.rows is None else state.rows.recoded(new_code)
         sessions, cold = state.sessions.recoded(new_code), state.cold.recoded(new_code)
         return replace(state, keys=keys, sessions=sessions, rows=rows, cold=cold)

@@ -45,7 +45,8 @@ from gpuwin.state.cells import (
 )
 from gpuwin.state.dead_texts import smaller
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
+from gpuwin.state.keys import dead_keys
+from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.panes.runs import order_of_cells
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_rows, spill_hot
@@ -97,14 +98,15 @@ class TriggeredWindows:
 
     def with_fewer_keys(self) -> TriggeredWindows:
         """State without the keys that have no window, once they are the majority of the dictionary."""
-        if len(self.keys) <= max(FEW_KEYS, 2 * (len(self) + len(self.cold))):
+        if not dead_keys.may_be_many(self.keys, len(self) + len(self.cold)):
             return self
         used = np.union1d(self.code, self.cold.used_codes()).astype(np.int32)
         if self.rows is not None:
             used = np.union1d(used, self.rows.used_codes()).astype(np.int32)
-        if 2 * len(used) >= len(self.keys):
+        found = dead_keys.without(self.keys, used)
+        if found is None:
             return self
-        keys, new_code = self.keys.kept(used)
+        keys, new_code = found
         rows = None if self.rows is None else self.rows.recoded(new_code)
         code, cold = new_code[self.code].astype(np.int32), self.cold.recoded(new_code)
         return replace(self, keys=keys, code=code, rows=rows, cold=cold)
