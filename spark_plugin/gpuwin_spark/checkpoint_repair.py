@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from .errors import CheckpointError
+from .state_claim import claimed
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 #: The file of a version of a state store, or a sum over it.
@@ -59,37 +60,42 @@ def repair(checkpoint: str) -> Repair:
         checkpoint: the folder that a query has as its ``checkpointLocation``; a path, or a ``file:`` URI.
 
     Raises:
-        CheckpointError: the folder is no checkpoint, or not of gpuwin, or not hurt; or a file cannot be moved. Nothing
-            was changed.
+        CheckpointError: the folder is no checkpoint, or not of gpuwin, or not hurt, or claimed by another command; or a
+            file cannot be moved. Nothing was changed.
     """
     folder = _folder(checkpoint)
     try:
-        offsets, commits = _batches(folder / "offsets"), _batches(folder / "commits")
+        offsets = _batches(folder / "offsets")
         if not (offsets and (folder / "state").is_dir()):
             raise CheckpointError(
                 f"{folder} is no checkpoint of a stateful streaming query: it has no offsets or no state."
             )
         if not list((folder / "state").glob("*/_gpuwin")):
             raise CheckpointError(f"The state in {folder} was not written by gpuwin, and this command knows no other.")
-        if (folder / "_gpuwin_rescaled" / "_ready").exists():
-            raise CheckpointError(
-                f"A rescaling of {folder} was interrupted. It ends when the query is started with the plugin, or by: "
-                f"gpuwin state rescale {folder} --partitions N"
-            )
-        last = max(offsets)
-        if last in commits:
-            raise CheckpointError(f"{folder} needs no repair: its last batch, {last}, is committed.")
-        batch = _copied_from(folder, last, commits)
-        if batch is None:
-            raise CheckpointError(
-                f"{folder} needs no repair: its last batch, {last}, was begun by the query and not by a repartition. "
-                "Start the query, which does it again."
-            )
-        partitions = int(_conf(folder, batch)[_PARTITIONS])
-        files = list(_written_after(folder, batch, last))
-        return Repair(folder, batch, partitions, _set_aside(folder, files, last), len(files))
+        with claimed(folder, "gpuwin state repair"):
+            return _repaired(folder)
     except OSError as e:
         raise CheckpointError(f"{folder} could not be repaired, and nothing was changed: {e}") from e
+
+
+def _repaired(folder: Path) -> Repair:
+    if (folder / "_gpuwin_rescaled" / "_ready").exists():
+        raise CheckpointError(
+            f"A rescaling of {folder} was interrupted. It ends when the query is started with the plugin, or by: "
+            f"gpuwin state rescale {folder} --partitions N"
+        )
+    last, commits = max(_batches(folder / "offsets")), _batches(folder / "commits")
+    if last in commits:
+        raise CheckpointError(f"{folder} needs no repair: its last batch, {last}, is committed.")
+    batch = _copied_from(folder, last, commits)
+    if batch is None:
+        raise CheckpointError(
+            f"{folder} needs no repair: its last batch, {last}, was begun by the query and not by a repartition. "
+            "Start the query, which does it again."
+        )
+    partitions = int(_conf(folder, batch)[_PARTITIONS])
+    files = list(_written_after(folder, batch, last))
+    return Repair(folder, batch, partitions, _set_aside(folder, files, last), len(files))
 
 
 def _folder(checkpoint: str) -> Path:

@@ -38,6 +38,7 @@ from gpuwin_spark.checkpoint_repair import repair
 from gpuwin_spark.explain import checked, plugin_object
 from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
+from gpuwin_spark.state_claim import claimed
 
 pytestmark = pytest.mark.long
 
@@ -540,10 +541,16 @@ def test_command_that_begins_while_another_works(
         rescale_state(spark, str(checkpoint), 5)
     with pytest.raises(gw.spark.CheckpointError, match=by):
         give_back_state(spark, str(checkpoint))
+    with pytest.raises(gw.spark.CheckpointError, match=by):
+        repair(str(checkpoint))
     assert digests(checkpoint) == there
     hold.unlink()
     assert command.wait(timeout=120) == 0
     assert stores(checkpoint) == [("gpuwin-1", 3)]
+    assert not (checkpoint / CLAIM).exists()
+    by_repair = r"claimed by gpuwin state repair, process \d+ on .*Nothing was changed"
+    with claimed(checkpoint, "gpuwin state repair"), pytest.raises(gw.spark.CheckpointError, match=by_repair):
+        rescale_state(spark, str(checkpoint), 5)
     assert not (checkpoint / CLAIM).exists()
     rescale_state(spark, str(checkpoint), 5)
     assert stores(checkpoint) == [("gpuwin-1", 3), ("gpuwin-2", 5)]
