@@ -18,34 +18,18 @@ import org.apache.spark.sql.types.LongType
  */
 object ComputedWindow {
 
-  def apply(plan: SparkPlan, window: ExprId): Option[Lowered] =
-    for (column <- plan.output.find(_.exprId == window); grid <- gridOf(plan, window)) yield {
+  /** The pane, if the column is a window of one grid; `noted` is its grid where the plan does not have it any more. */
+  def apply(plan: SparkPlan, window: ExprId, noted: Option[WindowDefinition]): Option[Lowered] =
+    for {
+      column <- plan.output.find(_.exprId == window)
+      grid <- new ComputedWindow(noted).gridOf(plan, window)
+    } yield {
       val start = GetStructField(column, 0)
       val given = Some(GivenShape(grid.sizeUs, grid.slideUs, grid.originUs)).filter(_ => !isTumbling(grid))
       val place = given.fold[Expression](PreciseTimestampConversion(start, start.dataType, LongType))(_.paneOf(column))
       val pane = Alias(KnownNotNull(place), "pane")()
       Lowered(ProjectExec(plan.output.filterNot(_.exprId == window) :+ pane, plan), pane.toAttribute, grid, given)
     }
-
-  /** The grid of the column, if it can come from nothing but `window(...)`. */
-  private def gridOf(plan: SparkPlan, column: ExprId): Option[WindowDefinition] = {
-    val computed = plan.expressions.flatMap(_.collectFirst { case a: Alias if a.exprId == column => a })
-    (plan, computed) match {
-      case (empty: LocalTableScanExec, _) if empty.rows.isEmpty => PlannedColumns.gridOf(column)
-      case (union: UnionExec, _) =>
-        val at = union.output.indexWhere(_.exprId == column)
-        val grids = union.children.map(child => gridOf(child, child.output(at).exprId))
-        if (grids.forall(_.exists(grid => grids.head.exists(_.isGridOf(grid))))) grids.head else None
-      case (copies: ExpandExec, _) if !copies.child.output.exists(_.exprId == column) =>
-        onlyOne(copies.projections.map(_(copies.output.indexWhere(_.exprId == column))))
-          .fold(slidingOf(copies.output, copies.projections, column))(gridOf(copies.child, _))
-      case (windows: OverlappingWindowsExec, _) if windows.window.exprId == column => slidingOf(windows.newest)
-      case (_, Seq(Alias(renamed: AttributeReference, _))) if renamed.exprId != column => below(plan, renamed.exprId)
-      case (_, Seq(Alias(struct, _))) => tumbling(struct)
-      case (_, Seq()) => below(plan, column)
-      case _ => None
-    }
-  }
 
   /** The grid of a struct that is a tumbling window. */
   private[gpuwin] def tumbling(struct: Expression): Option[WindowDefinition] = WindowDefinition.parse(struct) match {
@@ -74,6 +58,43 @@ object ComputedWindow {
     case _ => None
   }
 
+  /** Whether a join leaves the columns of its first, or its second, side as they were. */
+  private[gpuwin] def keepsRows(kind: JoinType, first: Boolean): Boolean = kind match {
+    case _: InnerLike | LeftSemi | LeftAnti => true
+    case LeftOuter => first
+    case RightOuter => !first
+    case _ => false
+  }
+}
+
+/**
+ * The search for the grid of a column in a plan.
+ *
+ * @param noted the grid of what was folded
+ */
+private final class ComputedWindow(noted: Option[WindowDefinition]) {
+  /** The grid of the column, if it can come from nothing but `window(...)`. */
+  def gridOf(plan: SparkPlan, column: ExprId): Option[WindowDefinition] = {
+    val computed = plan.expressions.flatMap(_.collectFirst { case a: Alias if a.exprId == column => a })
+    (plan, computed) match {
+      case (empty: LocalTableScanExec, _) if empty.rows.isEmpty => noted
+      case (union: UnionExec, _) =>
+        val at = union.output.indexWhere(_.exprId == column)
+        val grids = union.children.map(child => gridOf(child, child.output(at).exprId))
+        if (grids.forall(_.exists(grid => grids.head.exists(_.isGridOf(grid))))) grids.head else None
+      case (copies: ExpandExec, _) if !copies.child.output.exists(_.exprId == column) =>
+        val made = copies.projections.map(_(copies.output.indexWhere(_.exprId == column)))
+        ComputedWindow.onlyOne(made)
+          .fold(ComputedWindow.slidingOf(copies.output, copies.projections, column))(gridOf(copies.child, _))
+      case (windows: OverlappingWindowsExec, _) if windows.window.exprId == column =>
+        ComputedWindow.slidingOf(windows.newest)
+      case (_, Seq(Alias(renamed: AttributeReference, _))) if renamed.exprId != column => below(plan, renamed.exprId)
+      case (_, Seq(Alias(struct, _))) => ComputedWindow.tumbling(struct)
+      case (_, Seq()) => below(plan, column)
+      case _ => None
+    }
+  }
+
   private def below(plan: SparkPlan, column: ExprId): Option[WindowDefinition] =
     plan.children.filter(_.output.exists(_.exprId == column)) match {
       case Seq(child) if plan.children.length == 1 || keepsRowsOf(plan, child) => gridOf(child, column)
@@ -87,14 +108,6 @@ object ComputedWindow {
       case j: StreamingSymmetricHashJoinExec => Some(j.joinType)
       case _ => None
     }
-    kind.exists(keepsRows(_, side eq join.children.head))
-  }
-
-  /** Whether a join leaves the columns of its first, or its second, side as they were. */
-  private[gpuwin] def keepsRows(kind: JoinType, first: Boolean): Boolean = kind match {
-    case _: InnerLike | LeftSemi | LeftAnti => true
-    case LeftOuter => first
-    case RightOuter => !first
-    case _ => false
+    kind.exists(ComputedWindow.keepsRows(_, side eq join.children.head))
   }
 }

@@ -3,109 +3,159 @@ package org.apache.spark.sql.gpuwin
 import scala.collection.mutable
 
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.optimizer.InlineCTE
-import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Expand, Join, LogicalPlan, Project, Union, WithCTE}
+import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, AnalysisHelper, CTERelationRef, EventTimeWatermark,
+  Expand, Join, LogicalPlan, Project, Union, WithCTE}
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 
 /**
- * The window columns of the batch that a thread plans, as the batch was before the optimizer folded it: sides of a
+ * The window that each aggregation of a stream groups by, as its batch was before the optimizer folded it: sides of a
  * union that bring no rows are gone then, and so is all that is below a watermark of a batch without data. The rule
- * notes them at the end of its analysis.
- *
- * A query analyses each batch anew and plans it at once, in the thread of the query. So notes are the thread's: what
- * another query calls by the same id, and a second query of one DataFrame does, is never among them.
+ * writes it on the grouping expression at the end of the analysis, which each batch has anew. Optimizer and planner
+ * carry that expression to the operator; the aggregation itself they may replace.
  */
 object PlannedColumns extends Rule[LogicalPlan] {
+  /**
+   * The window of an aggregation.
+   *
+   * @param window   what is known of it
+   * @param isHidden whether a watermark, a union or a join stands between, so that the plan of a batch may not have it
+   */
+  final case class Noted(window: Option[Known], isHidden: Boolean) {
+    def grid: Option[WindowDefinition] = window.flatMap {
+      case Tumbling(grid) => Some(grid)
+      case Sliding(grid) => grid
+      case Mixed => None
+    }
+  }
+
   /** What is known of a column of windows. */
-  private sealed trait Known
-  private final case class Tumbling(grid: WindowDefinition) extends Known
+  sealed trait Known
+  final case class Tumbling(grid: WindowDefinition) extends Known
   /** One of the windows of a row. */
-  private final case class Sliding(grid: Option[WindowDefinition]) extends Known
-  /** Of a union whose sides have more than one grid, or sliding windows; and the names that it has and had. */
-  private final case class Mixed(names: Set[ExprId]) extends Known
-  private type Columns = Map[ExprId, Known]
+  final case class Sliding(grid: Option[WindowDefinition]) extends Known
+  /** Of a union whose sides have more than one grid, sliding windows, or something else in one of them. */
+  case object Mixed extends Known
 
-  private final class Notes {
-    /** Grids of columns; none where a column has no grid, or another one, somewhere else in the plan. */
-    val grids = mutable.Map.empty[ExprId, Option[WindowDefinition]]
-    /** Columns that are grouped by, or what they were called below, and are mixed. */
-    val mixed = mutable.Set.empty[ExprId]
-    /** Columns that are grouped by and are not. */
-    val others = mutable.Set.empty[ExprId]
-  }
+  private val Tag = TreeNodeTag[Noted]("gpuwin.window")
 
-  private val noted = new ThreadLocal[Notes] { override def initialValue: Notes = new Notes }
+  /** What is noted of the only window among these grouping expressions. */
+  def of(grouping: Seq[Expression]): Option[Noted] =
+    grouping.flatMap(_.collectFirst { case e if e.getTagValue(Tag).isDefined => e.getTagValue(Tag).get }).headOption
 
-  /** The grid of a column of the batch that this thread plans, if it is known. */
-  def gridOf(column: ExprId): Option[WindowDefinition] = noted.get.grids.get(column).flatten
-
-  /** Whether a column that is grouped by is a union of windows of several grids, or of sliding ones. */
-  def isMixed(column: ExprId): Boolean = noted.get.mixed(column) && !noted.get.others(column)
-
-  /** The plan as it is. It is noted if it is that of a stream. */
-  override def apply(plan: LogicalPlan): LogicalPlan = {
-    if (plan.resolved && plan.isStreaming) {
-      noted.set(new Notes)
-      below(if (plan.exists(_.isInstanceOf[WithCTE])) InlineCTE(alwaysInline = true)(plan) else plan)
+  override def apply(plan: LogicalPlan): LogicalPlan =
+    if (!plan.resolved || !plan.isStreaming) plan
+    else {
+      new Noting().below(plan)
+      AnalysisHelper.allowInvokingTransformsInAnalyzer(plan.transformUp {
+        case aggregate: Aggregate if aggregate.getTagValue(Tag).isDefined =>
+          aggregate.copy(groupingExpressions = aggregate.groupingExpressions.map {
+            case e if WindowedAggregate.isWindow(e.dataType) => tagged(e, aggregate.getTagValue(Tag).get)
+            case e => e
+          })
+      })
     }
-    plan
+
+  /** The expression as an object of its own, since others may be other windows elsewhere in the plan. */
+  private def tagged(expression: Expression, noted: Noted): Expression = {
+    val own = expression match {
+      case a: AttributeReference =>
+        AttributeReference(a.name, a.dataType, a.nullable, a.metadata)(a.exprId, a.qualifier)
+      case e => e.clone()
+    }
+    own.setTagValue(Tag, noted)
+    own
   }
 
-  /** The columns of a plan that are windows, as [[ComputedWindow]] and [[LowerToPanes]] find them in a physical one. */
-  private def below(plan: LogicalPlan): Columns = {
-    val children = plan.children.map(below)
-    val found: Columns = plan match {
-      case union: Union =>
-        val sides = union.children.zip(children).map { case (side, known) => side.output.map(c => known.get(c.exprId)) }
-        union.output.zip(sides.transpose).flatMap { case (column, sides) => united(column, sides) }.toMap
-      case join: Join =>
-        children.zip(Seq(true, false)).collect {
-          case (known, first) if ComputedWindow.keepsRows(join.joinType, first) => known
-        }.foldLeft(Map.empty: Columns)(_ ++ _)
-      case Project(columns, _) => children.head ++ computed(columns, children.head)
-      case aggregate: Aggregate =>
-        aggregate.groupingExpressions.collect { case a: Attribute => a.exprId }.foreach { key =>
-          children.head.get(key) match {
-            case Some(Mixed(names)) => noted.get.mixed ++= names
-            case _ => noted.get.others += key
+  /**
+   * The columns of a node.
+   *
+   * @param known  those that are windows
+   * @param hidden those that were computed below a watermark, a union or a join, or of such columns
+   */
+  private final case class Columns(known: Map[ExprId, Known], hidden: Set[ExprId]) {
+    def of(expression: Expression): Noted = expression match {
+      case a: Attribute => Noted(known.get(a.exprId), hidden(a.exprId))
+      case struct: CreateNamedStruct if ComputedWindow.tumbling(struct).isDefined =>
+        Noted(ComputedWindow.tumbling(struct).map(Tumbling(_)), isHidden = false)
+      case other => Noted(None, other.references.exists(a => hidden(a.exprId)))
+    }
+
+    def and(columns: Iterable[(ExprId, Noted)]): Columns = Columns(
+      known -- columns.map(_._1) ++ columns.flatMap { case (id, noted) => noted.window.map(id -> _) },
+      hidden -- columns.map(_._1) ++ columns.collect { case (id, noted) if noted.isHidden => id })
+  }
+
+  /** One walk over a plan, in which the plans of its common expressions are walked once. */
+  private final class Noting {
+    private val nothing = Columns(Map.empty, Set.empty)
+    private val common = mutable.Map.empty[Long, (LogicalPlan, Columns)]
+
+    def below(plan: LogicalPlan): Columns = plan match {
+      case w: WithCTE =>
+        w.cteDefs.foreach(d => common(d.id) = (d, below(d.child)))
+        below(w.plan)
+      case r: CTERelationRef => common.get(r.cteId).fold(nothing) { case (made, columns) =>
+        nothing.and(r.output.zip(made.output).map { case (own, of) => own.exprId -> columns.of(of) })
+      }
+      case _ =>
+        val children = plan.children.map(below)
+        val came = children.foldLeft(nothing)((a, b) => Columns(a.known ++ b.known, a.hidden ++ b.hidden))
+        val found = came.and(computed(plan, children, came))
+        val all = plan.outputSet.map(_.exprId).toSet
+        val hides = plan.children.length > 1 || plan.isInstanceOf[EventTimeWatermark]
+        Columns(found.known.filter { case (id, _) => all(id) }, if (hides) all else found.hidden.filter(all))
+    }
+
+    /** The columns that a node computes, and those that it makes something else of. */
+    private def computed(plan: LogicalPlan, children: Seq[Columns], came: Columns): Iterable[(ExprId, Noted)] =
+      plan match {
+        case union: Union =>
+          val sides = union.children.zip(children).map { case (side, columns) => side.output.map(columns.of) }
+          union.output.zip(sides.transpose).map { case (column, of) =>
+            column.exprId -> Noted(united(of.map(_.window)), isHidden = true)
           }
+        case join: Join => join.children.zip(Seq(true, false)).flatMap {
+          case (side, first) if !ComputedWindow.keepsRows(join.joinType, first) =>
+            side.output.map(_.exprId -> Noted(None, isHidden = true))
+          case _ => Nil
         }
-        children.head ++ computed(aggregate.aggregateExpressions, children.head)
-      case expand: Expand => children.head ++ expand.producedAttributes.map { made =>
-        val copies = expand.projections.map(_(expand.output.indexWhere(_.exprId == made.exprId)))
-        made.exprId -> ComputedWindow.onlyOne(copies).flatMap(children.head.get)
-          .getOrElse(Sliding(ComputedWindow.slidingOf(expand.output, expand.projections, made.exprId)))
+        case Project(columns, _) => aliases(columns, came)
+        case aggregate: Aggregate =>
+          note(aggregate, came)
+          aliases(aggregate.aggregateExpressions, came)
+        case expand: Expand => expand.producedAttributes.map { made =>
+          val copies = expand.projections.map(_(expand.output.indexWhere(_.exprId == made.exprId)))
+          made.exprId -> (copies.distinct match {
+            case Seq(one) => came.of(one)
+            case _ => ComputedWindow.slidingOf(expand.output, expand.projections, made.exprId) match {
+              case None => Noted(Some(Sliding(None)), copies.exists(came.of(_).isHidden))
+              case grid => Noted(Some(Sliding(grid)), isHidden = false)
+            }
+          })
+        }
+        case windows: OverlappingWindows =>
+          Seq(windows.window.exprId -> Noted(Some(Sliding(ComputedWindow.slidingOf(windows.newest))), isHidden = false))
+        case other if other.references.exists(a => came.hidden(a.exprId)) =>
+          other.producedAttributes.map(_.exprId -> Noted(None, isHidden = true))
+        case _ => Nil
       }
-      case windows: OverlappingWindows =>
-        children.head + (windows.window.exprId -> Sliding(ComputedWindow.slidingOf(windows.newest)))
-      case _ => if (children.length == 1) children.head else Map.empty
-    }
-    val windows = plan.output.filter(column => WindowedAggregate.isWindow(column.dataType)).map(_.exprId)
-    windows.foreach { column =>
-      val grid = found.get(column).flatMap {
-        case Tumbling(grid) => Some(grid)
-        case Sliding(grid) => grid
-        case _: Mixed => None
+
+    private def aliases(columns: Seq[NamedExpression], came: Columns): Seq[(ExprId, Noted)] =
+      columns.collect { case a @ Alias(expression, _) => a.exprId -> came.of(expression) }
+
+    private def note(aggregate: Aggregate, came: Columns): Unit =
+      aggregate.groupingExpressions.filter(e => WindowedAggregate.isWindow(e.dataType)) match {
+        case Seq(window) => aggregate.setTagValue(Tag, came.of(window))
+        case _ => aggregate.unsetTagValue(Tag)
       }
-      noted.get.grids(column) = noted.get.grids.getOrElse(column, grid).filter(known => grid.exists(known.isGridOf))
-    }
-    found.filter { case (column, _) => windows.contains(column) }
-  }
 
-  /** What a column of a union is, by what it is in each side. */
-  private def united(column: Attribute, sides: Seq[Option[Known]]): Option[(ExprId, Known)] = {
-    val grids = sides.collect { case Some(Tumbling(grid)) => grid }
-    if (grids.exists(!_.isGridOf(grids.head)) || sides.flatten.exists(!_.isInstanceOf[Tumbling]))
-      Some(column.exprId -> Mixed(Set(column.exprId)))
-    else if (grids.length == sides.length) Some(column.exprId -> Tumbling(grids.head))
-    else None
-  }
-
-  private def computed(columns: Seq[NamedExpression], known: Columns): Columns = columns.collect {
-    case a @ Alias(renamed: AttributeReference, _) => known.get(renamed.exprId).map {
-      case Mixed(names) => a.exprId -> Mixed(names + a.exprId)
-      case other => a.exprId -> other
+    /** What a column of a union is, by what it is in each side. */
+    private def united(sides: Seq[Option[Known]]): Option[Known] = {
+      val grids = sides.collect { case Some(Tumbling(grid)) => grid }
+      if (sides.flatten.isEmpty) None
+      else if (grids.length == sides.length && grids.forall(_.isGridOf(grids.head))) Some(Tumbling(grids.head))
+      else Some(Mixed)
     }
-    case a @ Alias(struct: CreateNamedStruct, _) => ComputedWindow.tumbling(struct).map(a.exprId -> Tumbling(_))
-  }.flatten.toMap
+  }
 }

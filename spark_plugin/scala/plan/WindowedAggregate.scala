@@ -64,6 +64,8 @@ final case class WindowedAggregate(
  * the result expressions of the final aggregate; only the merging of buffers and the state between are the service's.
  */
 object WindowedAggregate {
+  import PlannedColumns.{Mixed, Noted, Sliding}
+
   type Found[A] = Either[String, A]
   private[gpuwin] val UnknownShape = "its plan has a shape that gpuwin does not know"
 
@@ -139,12 +141,30 @@ object WindowedAggregate {
   private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] =
     partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)) match {
       case Some(a) => Left(s"${a.sql} aggregates the window itself")
-      case None if PlannedColumns.isMixed(window.exprId) =>
-        Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
       case None =>
         val rows = unsorted(partial.child)
-        LowerToPanes(rows, window.exprId).left.flatMap(ComputedWindow(rows, window.exprId).toRight(_))
+        val noted = PlannedColumns.of(partial.groupingExpressions)
+        def inPlace: Found[Lowered] = LowerToPanes(rows, window.exprId)
+        def computed: Option[Lowered] = ComputedWindow(rows, window.exprId, noted.flatMap(_.grid))
+        noted match {
+          case Some(Noted(Some(Mixed), _)) =>
+            Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
+          case Some(hidden @ Noted(known, true)) => hidden.grid match {
+            case None => Left(OfOnePlan)
+            case Some(grid) =>
+              val found = known match {
+                case Some(_: Sliding) => computed.toRight(OfOnePlan)
+                case _ => inPlace.left.flatMap(computed.toRight(_))
+              }
+              found.flatMap(lowered => if (lowered.window.isGridOf(grid)) Right(lowered) else Left(OfOnePlan))
+          }
+          case _ => inPlace.left.flatMap(computed.toRight(_))
+        }
     }
+
+  /** A query is offloaded in each of its batches, or in none. */
+  private val OfOnePlan = "its window is computed below a watermark, a union or a join, in a way that gpuwin " +
+    "does not know"
 
   private def byInstant(partial: BaseAggregateExec, time: Attribute): Found[Lowered] =
     partial.groupingExpressions.find(_.exprId == time.exprId).map {
