@@ -99,7 +99,34 @@ def cubed(frame: DataFrame) -> DataFrame:
     )
 
 
+def read_by_aggregates(frame: DataFrame) -> DataFrame:
+    """Where in its window a row lies, and the window itself: of each, a value, a condition and a part of a struct."""
+    return frame.groupBy("short", "w").agg(
+        F.expr("max(unix_micros(ts) - unix_micros(w.start))").alias("offset"),
+        F.expr("count_if(ts < w.start + INTERVAL 5 SECONDS)").alias("early"),
+        F.expr("sum(int) FILTER (WHERE second(w.end) % 20 = 0)").alias("even"),
+        F.expr("max(struct(int, w.end))").alias("most"),
+        F.expr("min(w)").alias("w2"),
+        F.expr("collect_set(w.start)").alias("starts"),
+    )
+
+
+def read_a_tumbling_window(frame: DataFrame) -> DataFrame:
+    return read_by_aggregates(column(marked(frame), "7 seconds"))
+
+
+def read_a_sliding_window(frame: DataFrame) -> DataFrame:
+    return read_by_aggregates(sliding(marked(frame), "3 seconds"))
+
+
+def read_a_window_below_the_watermark(frame: DataFrame) -> DataFrame:
+    return read_by_aggregates(marked(sliding(frame)))
+
+
 QUERIES = [
+    read_a_tumbling_window,
+    read_a_sliding_window,
+    read_a_window_below_the_watermark,
     cubed,
     below_the_watermark,
     some_of_a_row,

@@ -18,8 +18,13 @@ import org.apache.spark.sql.types.LongType
  */
 object ComputedWindow {
 
-  /** The pane, if the column is a window of one grid; `noted` is its grid where the plan does not have it any more. */
-  def apply(plan: SparkPlan, window: ExprId, noted: Option[WindowDefinition]): Option[Lowered] =
+  /**
+   * The pane, if the column is a window of one grid.
+   *
+   * @param noted its grid, where the plan does not have it any more
+   * @param kept  whether the column stays beside the pane, as an aggregate reads it
+   */
+  def apply(plan: SparkPlan, window: ExprId, noted: Option[WindowDefinition], kept: Boolean): Option[Lowered] =
     for {
       column <- plan.output.find(_.exprId == window)
       grid <- new ComputedWindow(noted).gridOf(plan, window)
@@ -28,7 +33,8 @@ object ComputedWindow {
       val given = Some(GivenShape(grid.sizeUs, grid.slideUs, grid.originUs)).filter(_ => !isTumbling(grid))
       val place = given.fold[Expression](PreciseTimestampConversion(start, start.dataType, LongType))(_.paneOf(column))
       val pane = Alias(KnownNotNull(place), "pane")()
-      Lowered(ProjectExec(plan.output.filterNot(_.exprId == window) :+ pane, plan), pane.toAttribute, grid, given)
+      val others = plan.output.filter(kept || _.exprId != window)
+      Lowered(ProjectExec(others :+ pane, plan), pane.toAttribute, grid, given)
     }
 
   /** The grid of a struct that is a tumbling window. */

@@ -138,29 +138,26 @@ object WindowedAggregate {
     Lowered(ProjectExec(plan.output :+ pane, plan), pane.toAttribute, WindowDefinition(pane.child, 1, 1, 0))
   }
 
-  private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] =
-    partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)) match {
-      case Some(a) => Left(s"${a.sql} aggregates the window itself")
-      case None =>
-        val rows = unsorted(partial.child)
-        val noted = PlannedColumns.of(partial.groupingExpressions)
-        def inPlace: Found[Lowered] = LowerToPanes(rows, window.exprId)
-        def computed: Option[Lowered] = ComputedWindow(rows, window.exprId, noted.flatMap(_.grid))
-        noted match {
-          case Some(Noted(Some(Mixed), _)) =>
-            Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
-          case Some(hidden @ Noted(known, true)) => hidden.grid match {
-            case None => Left(OfOnePlan)
-            case Some(grid) =>
-              val found = known match {
-                case Some(_: Sliding) => computed.toRight(OfOnePlan)
-                case _ => inPlace.left.flatMap(computed.toRight(_))
-              }
-              found.flatMap(lowered => if (lowered.window.isGridOf(grid)) Right(lowered) else Left(OfOnePlan))
-          }
-          case _ => inPlace.left.flatMap(computed.toRight(_))
-        }
+  private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] = {
+    val rows = unsorted(partial.child)
+    val noted = PlannedColumns.of(partial.groupingExpressions)
+    val reader = partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId))
+    def computed(otherwise: String): Found[Lowered] =
+      ComputedWindow(rows, window.exprId, noted.flatMap(_.grid), kept = reader.isDefined).toRight(otherwise)
+    def inPlace: Found[Lowered] =
+      reader.fold(LowerToPanes(rows, window.exprId))(a => Left(s"${a.sql} aggregates the window itself"))
+    noted match {
+      case Some(Noted(Some(Mixed), _)) =>
+        Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
+      case Some(hidden @ Noted(known, true)) =>
+        for {
+          grid <- hidden.grid.toRight(OfOnePlan)
+          found <- if (known.exists(_.isInstanceOf[Sliding])) computed(OfOnePlan) else inPlace.left.flatMap(computed)
+          _ <- Either.cond(found.window.isGridOf(grid), (), OfOnePlan)
+        } yield found
+      case _ => inPlace.left.flatMap(computed)
     }
+  }
 
   /** A query is offloaded in each of its batches, or in none. */
   private val OfOnePlan = "its window is computed below a watermark, a union or a join, in a way that gpuwin " +
