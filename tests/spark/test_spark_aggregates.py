@@ -92,6 +92,17 @@ SETS: dict[str, dict[str, str]] = {
         "dec_by_expression": "min_by(dec10, int * 2.5D)",
         "max_double_by_day": "min_by(double, make_dt_interval(0, 0, 0, short))",
     },
+    "by_wide": {
+        **{f"max_by_{t}": f"max_by(id, {t})" for t in ("str", "bin", "dec38")},
+        **{f"min_by_{t}": f"min_by(id, {t})" for t in ("str", "bin", "dec38")},
+        "str_by_sum": "max_by(str, cast(dec10 AS decimal(20, 2)))",
+        "double_by_text": "min_by(double, concat(str, char(0), bool))",
+        "dec_by_struct": "max_by(dec38, struct(short, str))",
+        "last_by_struct": "min_by(id, struct(bool, null AS n, date))",
+        "struct_by_array": "max_by(struct(id, bin), array(byte, null, short))",
+        "few": "max_by(id, str) FILTER (WHERE short > 0)",
+        "none": "max_by(id, cast(null AS string))",
+    },
     "distinct": {
         **{f"n_{t}": f"approx_count_distinct({t})" for t in ("id", "str", "double", "dec38", "tval", "bool")},
         "n_rough": "approx_count_distinct(id, 0.2)",
@@ -164,6 +175,8 @@ CASES = [
     _case("first_known", "sliding", "complete", "boolean"),
     _case("max_by", "sliding", "append", "boolean", codegen="on", trigger="processing", restart="yes"),
     _case("min_by", "uneven", "update", "none"),
+    _case("by_wide", "sliding", "append", "boolean", trigger="processing", restart="yes"),
+    _case("by_wide", "uneven", "update", "none", partitions="5"),
     _case("distinct", "sliding", "append", "short", trigger="processing", restart="yes"),
     _case("pairs", "days", "complete", "boolean", ansi=CORR_ANSI),
     _case("pairs", "sliding", "append", "none", ansi=CORR_ANSI),
@@ -173,7 +186,7 @@ CASES = [
 
 
 #: What others among the cases cover in part: run with `pytest -m long`, and with `pytest -m sweep`.
-_LONG = ("bits-uneven", "first-tumbling", "distinct-sliding")
+_LONG = ("by_wide-uneven", "bits-uneven", "first-tumbling", "distinct-sliding")
 _LONGER = (
     "conditions-sliding", "shape-sliding", "first_known-sliding", "first_known-dense", "bitmaps-uneven",
     "bitmaps-tumbling", "min_by-uneven", "pairs-sliding",

@@ -1,4 +1,5 @@
-"""Buffers of ``first``, ``last``, ``min_by`` and ``max_by``: a value, and what decides which of two is kept.
+"""Buffers of ``first``, ``last``, ``min_by`` and ``max_by``: a value, and what decides which of two is kept. (Where an
+ordering does not fit 64 bits: `ordered_values`.)
 
 Of ``first`` and ``last`` that is when the value arrived; of the others an ordering, and among equals the last arrival.
 Spark numbers the rows of a batch; here the numbers of a batch become ranks that follow those of the batches before, so
@@ -24,6 +25,7 @@ from gpuwin_kernels.layout import FIRST, LAST, CellArrays, CellColumn
 
 from . import decimals
 from .operator_spec import Merge
+from .ordered_values import ranked
 from .plain import validity_of, values_of
 
 #: Which of the two words that decide is the arrival.
@@ -42,7 +44,7 @@ def columns_of(m: Merge, kind: str) -> list[CellColumn]:
 def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
     """The buffers (value, and valueSet or the ordering) and the arrivals of n cells as partial columns."""
     value, other, arrival = buffers
-    arrivals = _ranked(values_of(arrival), validity_of(arrival), arrived)
+    arrivals = ranked(values_of(arrival), validity_of(arrival), arrived)
     if m.merge in ("first", "last"):
         valid = (values_of(other) != 0).astype(np.uint8)
         decides = (arrivals, np.zeros(len(arrivals), np.int64))
@@ -104,20 +106,6 @@ class InTime:
         earlier rows, and before those of its time.
         """
         return (np.searchsorted(self.times, start) << 32) + np.arange(1, len(start) + 1)
-
-
-def _ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int | None) -> np.ndarray:
-    """int64[n]: ranks of the numbers, from ``arrived`` on, or the numbers where that is None; what is not valid gets
-    any.
-    """
-    out = np.zeros(len(numbers), np.int64)
-    known = valid != 0
-    if arrived is None:
-        out[known] = numbers[known]
-        return out
-    _, rank = np.unique(numbers[known], return_inverse=True)
-    out[known] = arrived + rank
-    return out
 
 
 def _in_order(order: np.ndarray, t: pa.DataType, valid: np.ndarray, heap: BytesHeap) -> pa.Array:

@@ -19,7 +19,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import array_of, dtype_of, words_of
 from gpuwin_kernels.layout import BIT_AND, BIT_OR, STATISTICS, CellArrays, CellColumn, CellLayout
 
-from . import arrivals, decimals
+from . import arrivals, decimals, ordered_values
 from .operator_spec import ARRIVAL_MERGES, PLAIN_MERGES, CellColumns, Merge
 from .plain import validity_of, values_of
 
@@ -45,7 +45,13 @@ def layout_of(spec: CellColumns) -> CellLayout:
 
 
 def _columns(m: Merge, spec: CellColumns) -> list[CellColumn]:
-    return _CODECS[m.merge].columns(m, _dtype(spec.buffer_types[m.columns[0]]))
+    return _codec_of(m, spec).columns(m, _dtype(spec.buffer_types[m.columns[0]]))
+
+
+def _codec_of(m: Merge, spec: CellColumns) -> _Codec:
+    if m.merge in ("min_by", "max_by") and ordered_values.is_wide(spec.buffer_types[m.columns[1]]):
+        return _ORDERED
+    return _CODECS[m.merge]
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class BufferCodec:
         """
         out: list[CellArrays] = []
         for m in self.spec.merges:
-            out += _CODECS[m.merge].decode(m, [buffers[c] for c in m.places], arrived, self.heap)
+            out += _codec_of(m, self.spec).decode(m, [buffers[c] for c in m.places], arrived, self.heap)
         return tuple(out)
 
     def encode(self, columns: tuple[CellArrays, ...], hidden: bool = False) -> list[pa.Array]:
@@ -76,7 +82,7 @@ class BufferCodec:
         for m in self.spec.merges:
             end = at + len(_columns(m, self.spec))
             of_merge = [types[c] for c in m.columns]
-            arrays = _CODECS[m.merge].encode(m, columns[at:end], of_merge, self.heap)
+            arrays = _codec_of(m, self.spec).encode(m, columns[at:end], of_merge, self.heap)
             out.update(zip(m.places, arrays, strict=True))
             at = end
         return [out[c] for c in range(len(types) + (self.spec.hidden if hidden else 0))]
@@ -217,6 +223,7 @@ _BITS = _Codec(_bit_columns, _decode_bits, _encode_bits)
 _STATISTIC = _Codec(_statistic_columns, _decode_statistic, _encode_statistic)
 _DECIMAL = _Codec(_decimal_columns, _decode_decimal, _encode_decimal)
 _ARRIVAL = _Codec(arrivals.columns_of, arrivals.decode, arrivals.encode)
+_ORDERED = _Codec(ordered_values.columns_of, ordered_values.decode, ordered_values.encode)
 _CODECS: Final = {
     **dict.fromkeys(PLAIN_MERGES, _PLAIN),
     **dict.fromkeys((BIT_AND, BIT_OR), _BITS),

@@ -151,11 +151,26 @@ object MergeSpec {
         case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType |
             TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | TimeOfDay() =>
           Right(())
-        case d: DecimalType if d.precision <= Decimal.MAX_LONG_DIGITS => Right(())
-        case other => Left(s"$name orders by ${other.simpleString}, and gpuwin by what fits 64 bits")
+        case wide if isWide(m) && SortableBytes.canOrder(wide) && !hasFloats(wide) => Right(())
+        case d: DecimalType if !isWide(m) => Right(())
+        case other => Left(s"$name orders by ${other.simpleString}, which gpuwin cannot")
       }
     } yield Seq(MergeSpec(merge, Seq(first, first + 1)))
   }
+
+  /** Whether an ordering of max_by or min_by does not fit 64 bits, so that the service compares bytes. */
+  def isWide(function: AggregateFunction): Boolean = function match {
+    case m: MaxMinBy => m.orderingExpr.dataType match {
+      case d: DecimalType => d.precision > Decimal.MAX_LONG_DIGITS
+      case _: StringType | BinaryType => true
+      case other => WireType.isNested(other)
+    }
+    case _ => false
+  }
+
+  /** Whether values of a type may differ and be equal: zeros of two signs are. */
+  private def hasFloats(dataType: DataType): Boolean =
+    dataType.existsRecursively { case FloatType | DoubleType => true; case _ => false }
 
   private def statistics(merge: String, first: Int, words: Int): MergeSpec =
     MergeSpec(merge, first until first + words, nullable = false)

@@ -2,7 +2,8 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, Max, Min, TypedImperativeAggregate}
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, Max, MaxMinBy, Min,
+  TypedImperativeAggregate}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
@@ -17,16 +18,17 @@ import org.apache.spark.unsafe.Platform
  * that have its order ([[SortableBytes]]). A buffer that only Spark's code merges is one of several [[Pieces]].
  */
 object WireValue {
-  private def isCompared(function: AggregateFunction): Boolean = function match {
-    case _: Min | _: Max => WireType.isNested(function.dataType)
-    case _ => false
+  /** The place among a function's buffers of the one that the service compares as bytes. */
+  private def comparedAt(function: AggregateFunction): Option[Int] = function match {
+    case _: Min | _: Max if WireType.isNested(function.dataType) => Some(0)
+    case m: MaxMinBy if WireType.isNested(m.orderingExpr.dataType) => Some(1)
+    case _ => None
   }
 
   /** The columns of a function's buffer as they are sent. */
   def sent(function: AggregateFunction, columns: Seq[Expression]): Seq[Expression] =
-    if (isCompared(function)) columns.map(SortableBytes(_))
-    else if (Pieces.areOf(function)) columns.map(Piece(_))
-    else columns
+    if (Pieces.areOf(function)) columns.map(Piece(_))
+    else comparedAt(function).fold(columns)(at => columns.updated(at, SortableBytes(columns(at))))
 
   /** The plan of cells, below a shuffle, with the buffers as they are sent. */
   def sent(functions: Seq[AggregateFunction], cells: SparkPlan): SparkPlan = {
@@ -56,7 +58,7 @@ object WireValue {
   }
 
   private def comparedIn(functions: Seq[AggregateFunction]): Set[ExprId] =
-    functions.filter(isCompared).flatMap(_.inputAggBufferAttributes).map(_.exprId).toSet
+    functions.flatMap(f => comparedAt(f).map(f.inputAggBufferAttributes(_).exprId)).toSet
 
   /** The columns that come from the service, by those of Spark's operator, among which the window is itself. */
   def received(output: Seq[Attribute], windowAt: Option[Int]): Seq[Attribute] = output.zipWithIndex.map {
@@ -71,12 +73,12 @@ object WireValue {
 
   /** The buffer of a function, of the first of these columns as they are sent. */
   def read(function: AggregateFunction, columns: Seq[Attribute]): Seq[Expression] =
-    function.aggBufferAttributes.zip(columns).map {
-      case (_, column) if Pieces.areOf(function) =>
+    function.aggBufferAttributes.zip(columns).zipWithIndex.map {
+      case ((_, column), _) if Pieces.areOf(function) =>
         MergedPieces(function.asInstanceOf[TypedImperativeAggregate[AnyRef]], column)
-      case (own, column) if isCompared(function) && column.dataType == BinaryType =>
+      case ((own, column), at) if comparedAt(function).contains(at) && column.dataType == BinaryType =>
         FromSortableBytes(column, own.dataType)
-      case (own, column) => read(column, own.dataType)
+      case ((own, column), _) => read(column, own.dataType)
     }
 }
 
