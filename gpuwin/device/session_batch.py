@@ -180,6 +180,7 @@ class SessionTaker:
         n = len(rows)
         time = to_device(rows.time)
         gap = self.gap if rows.gap is None else to_device(rows.gap)
+        assert gap is not None
         gone, surveyed = sessions.survey(time, gap, *late)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):

@@ -283,7 +283,8 @@ def _without_dead(layout: CellLayout, heap: DeviceHeap, runs: list[Columns]) -> 
 
 def _renumbered(cells: CellArrays, before: Any) -> CellArrays:
     *others, codes = cells.values
-    return CellArrays((*others, kernel.renumbered(codes, before)), cells.valid)
+    renumbered: Any = kernel.renumbered(codes, before)  # `CellArrays` says np.ndarray, on the device, too
+    return CellArrays((*others, renumbered), cells.valid)
 
 
 __all__ = ["DeviceHeap", "arrays_of_heap", "heap_of", "heap_of_host", "putting", "smaller_there"]

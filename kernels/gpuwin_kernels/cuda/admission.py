@@ -8,11 +8,12 @@ first, for all threads, and each goes on from there.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.late import NOTHING_SURVEYED
 from gpuwin_kernels.cuda.rows import REACH
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device
@@ -155,7 +156,9 @@ def _admit(time, newest, limit, moving, base, windows, gone, surveyed):  # type:
         cuda.atomic.add(surveyed, 4, unassigned)
 
 
-def admitted(time: Any, limit: int, moving: Moving | None, windows: Windows | None) -> tuple[Any, Any]:
+def admitted(
+    time: DeviceArray, limit: int, moving: Moving | None, windows: Windows | None
+) -> tuple[DeviceArray, DeviceArray]:
     """Flags of rows that are not aggregated, of times int64[n], n > 0, in order of arrival. Does not wait.
 
     A row is late before `limit`, or by a watermark that moves: by its own time, or because its window is over, which
@@ -184,7 +187,7 @@ def _equal(gone, what, flags):  # type: ignore[no-untyped-def]
         flags[i] = 1 if gone[i] == what else 0
 
 
-def only(gone: Any, what: int) -> Any:
+def only(gone: DeviceArray, what: int) -> DeviceArray:
     """uint8[n]: 1 where `gone` is `LATE`, or `UNASSIGNED`."""
     flags = empty(len(gone), np.uint8)
     launch(_equal, len(gone), gone, what, flags)

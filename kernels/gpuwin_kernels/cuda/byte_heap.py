@@ -4,12 +4,11 @@ strings of their own. The heap is that of a dictionary of byte strings (`byte_ke
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.byte_keys import HeapArrays, eight
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_host
 
 _BYTES, _PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
@@ -63,7 +62,7 @@ def _copied(offsets, data, codes, begin, out):  # type: ignore[no-untyped-def]
             out[begin[k] + i] = data[source + i]
 
 
-def taken(heap: HeapArrays, codes: Any, room: int | None = None) -> tuple[Any, Any]:
+def taken(heap: HeapArrays, codes: DeviceArray, room: int | None = None) -> tuple[DeviceArray, DeviceArray]:
     """(uint64 words, int64[n + 1] offsets): the texts of codes (int32[n] or int64[n]), one after the other; nothing for
     a negative code. Waits to learn how long they are; with `room`, bytes, it does not, and texts that begin or end
     behind so many are left out.
@@ -85,7 +84,7 @@ def _mark(codes, valid, used):  # type: ignore[no-untyped-def]
         used[codes[i]] = 1
 
 
-def mark(codes: Any, valid: Any, used: Any) -> None:
+def mark(codes: DeviceArray, valid: DeviceArray | None, used: DeviceArray) -> None:
     """Sets used[c] (int64) to 1 for the codes (int64[n]) of cells with a value: `valid` uint8[n], None: all."""
     launch(_mark, len(codes), codes, empty(0, np.uint8) if valid is None else valid, used)
 
@@ -97,7 +96,7 @@ def _renumbered(codes, before, out):  # type: ignore[no-untyped-def]
         out[i] = before[codes[i]]
 
 
-def renumbered(codes: Any, before: Any) -> Any:
+def renumbered(codes: DeviceArray, before: DeviceArray) -> DeviceArray:
     """int64[n]: before[c] (int64) for each code (int64[n])."""
     out = empty(len(codes), np.int64)
     launch(_renumbered, len(codes), codes, before, out)

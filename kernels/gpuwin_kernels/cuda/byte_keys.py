@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.key_table import (
     GONE,
     NO_SLOT,
@@ -217,10 +218,10 @@ class ByteRows:
     offsets int32 or int64[n + 1]. With an Arrow validity bitmap, as `IntRows`.
     """
 
-    words: Any
-    offsets: Any
+    words: DeviceArray
+    offsets: DeviceArray
     base: int
-    valid: Any
+    valid: DeviceArray
     offset: int = 0
 
     def __len__(self) -> int:
@@ -230,8 +231,8 @@ class ByteRows:
 class HeapArrays(NamedTuple):
     """Text c is the bytes [offsets[c], offsets[c + 1]) (int64) of `words` (uint64); both may be longer than is used."""
 
-    offsets: Any
-    words: Any
+    offsets: DeviceArray
+    words: DeviceArray
 
 
 class DeviceByteKeys(KeyTable[ByteRows]):
@@ -267,7 +268,7 @@ class DeviceByteKeys(KeyTable[ByteRows]):
 
     # -- the table ---------------------------------------------------------------------------------------------------
 
-    def _free(self) -> Any:
+    def _free(self) -> np.uint64:
         return EMPTY
 
     def _enter(self, found: LookedUp[ByteRows], limit: int) -> None:
@@ -277,7 +278,7 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         out = found.slot, found.codes
         launch_over(_enter, len(rows), strings, valid, _HASH_BITS, slots, heap, self._counters, limit, out)
 
-    def _name(self, found: LookedUp[ByteRows], place: Any, new_keys: Any) -> tuple[int, int]:
+    def _name(self, found: LookedUp[ByteRows], place: DeviceArray, new_keys: DeviceArray) -> tuple[int, int]:
         rows, n = found.rows, len(found.rows)
         lengths, null_slot = empty(n, np.int64), self._capacity + NULL
         launch(_new_bytes, n, found.slot, place, rows.offsets, null_slot, lengths)
@@ -298,12 +299,13 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         launch(_reenter, self._count, *keys, self._table, self._counters, self._code_of)
 
 
-def _with_room(array: Any, n: int) -> Any:
+def _with_room(array: DeviceArray, n: int) -> DeviceArray:
     """An array that begins as this one, with room for n values: it is at least twice as long if it grows."""
     if n <= len(array):
         return array
     out = empty(max(n, 2 * len(array)), array.dtype)
-    out[: len(array)].copy_to_device(array, stream=stream())
+    beginning: Any = out[: len(array)]
+    beginning.copy_to_device(array, stream=stream())
     return out
 
 

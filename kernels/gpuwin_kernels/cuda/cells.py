@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.many import Beside
 from gpuwin_kernels.cuda.packed import (
     MOST_BITS,
@@ -56,7 +56,7 @@ class WindowsWanted:
     codes: int
     panes: tuple[int, int]
     low: int
-    high: Any
+    high: int | DeviceArray
     room: int | None = None
     besides: tuple[Beside, ...] = ()
 
@@ -67,12 +67,12 @@ class DeviceWindows:
     nothing; `overflow`: not 0 for columns of which an exact sum left its type, None if that cannot be.
     """
 
-    code: Any  # int32[n]
-    window: Any  # int64[n]
+    code: DeviceArray  # int32[n]
+    window: DeviceArray  # int64[n]
     columns: tuple[CellArrays, ...]
-    count: Any  # int64[1], on the device; may be more than n: then there was no room for all
-    overflow: Any  # int32[columns], on the device, or None
-    cells: Any = None  # int64[1], on the device: of the keys that were touched
+    count: DeviceArray  # int64[1], on the device; may be more than n: then there was no room for all
+    overflow: DeviceArray | None  # int32[columns], on the device
+    cells: DeviceArray | None = None  # int64[1], on the device: of the keys that were touched
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -111,15 +111,15 @@ class Combining:
 
     layout: CellLayout
     columns: tuple[CellArrays, ...]  # of the cells as they came
-    packed: Any  # uint64[n], sorted
-    place: Any  # int32[n]: where each of them stands in the cells
-    before: Any  # int64[n + 1]: how many different cells come before each
+    packed: DeviceArray  # uint64[n], sorted
+    place: DeviceArray  # int32[n]: where each of them stands in the cells
+    before: DeviceArray  # int64[n + 1]: how many different cells come before each
     code_bits: int
     first: int
     heap: HeapArrays | None
 
     @property
-    def count(self) -> Any:
+    def count(self) -> DeviceArray:
         """int64[1], on the device: how many different cells there are."""
         return self.before[len(self.packed) : len(self.packed) + 1]
 
@@ -333,8 +333,8 @@ def _cells_wanted(rows, code, windows, panes, grid, packed, window, cells, overf
 class _ByKey:
     """Cells in the order of (code, pane). Bits leave room for one pane more than there is."""
 
-    packed: Any
-    place: Any
+    packed: DeviceArray
+    place: DeviceArray
     least: int
     most: int
     code_bits: int
@@ -351,7 +351,7 @@ def _by_key(
     return _ByKey(packed, place, first, last, code_bits, pane_bits), columns
 
 
-_Listed = tuple[Any, Any, Any]
+_Listed = tuple[DeviceArray, DeviceArray, DeviceArray]
 """(code int32[n], (window, code) as one word uint64[n], how many of them are windows int64[1])."""
 
 
@@ -383,14 +383,14 @@ def _rows_of(cells: Sequence[DeviceCells], wanted: WindowsWanted) -> tuple[_ByKe
     return marks, columns, (code, rows, found)
 
 
-def _spare_rows(code: Any, rows: Any, count: Any, spare: Any) -> Beside:
+def _spare_rows(code: DeviceArray, rows: DeviceArray, count: DeviceArray, spare: np.uint64) -> Beside:
     """Work that makes all rows spare ones, of which none counts."""
     arguments = ("row_code", "int32[::1]"), ("rows", "uint64[::1]"), ("row_count", "int64[::1]"), ("spare", "uint64")
     lines = "if i < rows.shape[0]:", "    row_code[i] = 0", "    rows[i] = spare", "if i == 0:", "    row_count[0] = 0"
     return Beside(arguments, lines, "", (code, rows, count, spare), len(rows))
 
 
-def _opening(marks: _ByKey, wanted: WindowsWanted) -> tuple[Any, ...]:
+def _opening(marks: _ByKey, wanted: WindowsWanted) -> tuple[object, ...]:
     """Arguments that say which windows cells open."""
     grid = wanted.grid
     size, slide = grid.panes_per_window, grid.panes_per_slide
@@ -549,7 +549,7 @@ def _mark_cells(code, marked, flags):  # type: ignore[no-untyped-def]
         flags[i] = marked[code[i]] if code[i] < marked.shape[0] else 0
 
 
-def used_codes(runs: Sequence[DeviceCells], codes: int) -> Any:
+def used_codes(runs: Sequence[DeviceCells], codes: int) -> DeviceArray:
     """uint8[codes]: 1 for the codes that have a cell; codes from there on are passed over."""
     marked = zeros(codes, np.uint8)
     for run in runs:

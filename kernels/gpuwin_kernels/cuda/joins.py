@@ -15,11 +15,10 @@ All arguments and results are device arrays. A run has fewer than 2**31 rows.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_host, zeros
 from gpuwin_kernels.cuda.scalar import is_set
 
@@ -54,7 +53,7 @@ def _owner_of(entry, offset):  # type: ignore[no-untyped-def]
     return lo
 
 
-def _last(offset: Any) -> int:
+def _last(offset: DeviceArray) -> int:
     n = len(offset)
     return int(to_host(offset[n - 1 : n])[0])
 
@@ -91,7 +90,14 @@ def _list_hits(offset, first, alive, who, position):  # type: ignore[no-untyped-
         position[r] = alive[first[w] + (r - offset[w])]
 
 
-def probe(code: Any, time: Any, live: Any, want_code: Any, least: Any, most: Any) -> tuple[Any, Any]:
+def probe(
+    code: DeviceArray,
+    time: DeviceArray,
+    live: DeviceArray,
+    want_code: DeviceArray,
+    least: DeviceArray,
+    most: DeviceArray,
+) -> tuple[DeviceArray, DeviceArray]:
     """Live rows of a run with code == want_code[w] and least[w] <= time <= most[w].
 
     The run (`code` int32[n], `time` int64[n]) is sorted by (code, time); `live` uint8[n] is 0 for rows that have left
@@ -108,14 +114,14 @@ def _live_of(gone, live):  # type: ignore[no-untyped-def]
         live[i] = 0 if is_set(gone, i) else 1
 
 
-def live_of(gone: Any, rows: int) -> Any:
+def live_of(gone: DeviceArray, rows: int) -> DeviceArray:
     """uint8[rows] of a bit set, uint8[(rows + 7) // 8]: 1 for rows that are not in it."""
     live = empty(rows, np.uint8)
     launch(_live_of, rows, gone, live)
     return live
 
 
-def ranked(live: Any) -> tuple[Any, Any]:
+def ranked(live: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
     """Ranks of the live rows of a run (uint8[n]), for `probe_ranked`: how many come before each, int64[n + 1],
     and which they are, int32[m]. Waits once.
     """
@@ -124,7 +130,14 @@ def ranked(live: Any) -> tuple[Any, Any]:
     return primitives.exclusive_sum(flags), primitives.select(live)
 
 
-def probe_ranked(code: Any, time: Any, live: tuple[Any, Any], want_code: Any, least: Any, most: Any) -> tuple[Any, Any]:
+def probe_ranked(
+    code: DeviceArray,
+    time: DeviceArray,
+    live: tuple[DeviceArray, DeviceArray],
+    want_code: DeviceArray,
+    least: DeviceArray,
+    most: DeviceArray,
+) -> tuple[DeviceArray, DeviceArray]:
     """As `probe`, with `live` as `ranked` made it. Waits once, for how many there are."""
     k = len(want_code)
     rank, alive = live
@@ -156,7 +169,7 @@ def _list_span(offset, first, row, window):  # type: ignore[no-untyped-def]
         window[r] = first[i] + (r - offset[i])
 
 
-def assign_windows(first: Any, beyond: Any) -> tuple[Any, Any]:
+def assign_windows(first: DeviceArray, beyond: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
     """Lists (row int64[k], window int64[k]) for the windows first[i] <= window < beyond[i] of each row, by row and then
     window; int64[n] each.
     """
@@ -217,8 +230,13 @@ def _list_alone(alone_before, lo, offset, left, right):  # type: ignore[no-untyp
 
 
 def pair_groups(
-    left_code: Any, left_window: Any, right_code: Any, right_window: Any, keep_left: bool, keep_right: bool
-) -> tuple[Any, Any]:
+    left_code: DeviceArray,
+    left_window: DeviceArray,
+    right_code: DeviceArray,
+    right_window: DeviceArray,
+    keep_left: bool,
+    keep_right: bool,
+) -> tuple[DeviceArray, DeviceArray]:
     """All pairs of rows with equal (code, window); both sides (`code` int32, `window` int64) are sorted by it.
 
     Returns (left int64[k], right int64[k]), positions, by (code, window), then left, then right; -1 where a row has no
@@ -271,7 +289,9 @@ def _place_groups(rows, others, heads, out, firsts):  # type: ignore[no-untyped-
         other_first[g] = a
 
 
-def union_groups(left_code: Any, left_window: Any, right_code: Any, right_window: Any) -> tuple[Any, Any, Any, Any]:
+def union_groups(
+    left_code: DeviceArray, left_window: DeviceArray, right_code: DeviceArray, right_window: DeviceArray
+) -> tuple[DeviceArray, DeviceArray, DeviceArray, DeviceArray]:
     """The distinct (code, window) of both sides, each sorted by it.
 
     Returns (code int32[g], window int64[g], left_first int64[g + 1], right_first int64[g + 1]): group j holds the rows

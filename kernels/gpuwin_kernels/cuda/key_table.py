@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, empty, full, kept, kernel, launch, to_device, to_host, together, zeros
 
 NO_SLOT = np.int64(-1)
@@ -112,11 +113,11 @@ class LookedUp(Generic[Rows]):
     the host has to read before it knows whether that is all (int64[3], on the device). `gone`: uint8[n], or empty.
     """
 
-    codes: Any
-    counters: Any
+    codes: DeviceArray
+    counters: DeviceArray
     rows: Rows
-    gone: Any
-    slot: Any
+    gone: DeviceArray
+    slot: DeviceArray
 
 
 class KeyTable(ABC, Generic[Rows]):
@@ -152,7 +153,7 @@ class KeyTable(ABC, Generic[Rows]):
 
     # -- codes of rows -----------------------------------------------------------------------------------------------
 
-    def looked_up_rows(self, rows: Rows, gone: Any = None) -> LookedUp[Rows]:
+    def looked_up_rows(self, rows: Rows, gone: DeviceArray | None = None) -> LookedUp[Rows]:
         """Rows whose keys are looked up on the device, which is not waited for; `finished` is the other half.
 
         `gone`: uint8[n], rows that are passed over, and get -1; None or empty: none.
@@ -168,7 +169,7 @@ class KeyTable(ABC, Generic[Rows]):
         self._enter(found, self._capacity // 2)
         return found
 
-    def finished(self, found: LookedUp[Rows], counters: np.ndarray) -> Any:
+    def finished(self, found: LookedUp[Rows], counters: np.ndarray) -> DeviceArray:
         """int32[n]: the codes of rows that were looked up. `counters`: as they are now, on the host. New keys take a
         wait more, and one each time the table grows. Raises OutOfDeviceMemory, ValueError for more than `MOST_KEYS`.
         """
@@ -179,7 +180,7 @@ class KeyTable(ABC, Generic[Rows]):
         with kept():
             return self._grown(found, refused, new)
 
-    def _grown(self, found: LookedUp[Rows], refused: int, new: int) -> Any:
+    def _grown(self, found: LookedUp[Rows], refused: int, new: int) -> DeviceArray:
         """Codes as of `finished`, of rows that were `refused`, or had a `new` key."""
         while refused:
             if self._capacity >= 2 * MOST_KEYS:
@@ -227,7 +228,7 @@ class KeyTable(ABC, Generic[Rows]):
     # -- what keys are -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _free(self) -> Any:
+    def _free(self) -> np.int64 | np.uint64:
         """Mark of a slot without a key: int64 or uint64."""
 
     @abstractmethod
@@ -237,7 +238,7 @@ class KeyTable(ABC, Generic[Rows]):
         """
 
     @abstractmethod
-    def _name(self, found: LookedUp[Rows], place: Any, new_keys: Any) -> tuple[int, int]:
+    def _name(self, found: LookedUp[Rows], place: DeviceArray, new_keys: DeviceArray) -> tuple[int, int]:
         """Keeps the keys whose first rows are those where `place`, a running count, goes up, and their codes, in the
         table. Reads `new_keys` of `_count_new`, and returns it. Nothing counts as kept before `_count` says so.
         """
@@ -248,6 +249,6 @@ class KeyTable(ABC, Generic[Rows]):
 
 
 __all__ = [
-    "BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "is_overrun",
-    "met", "takes_ticket",
+    "BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "Rows",
+    "is_overrun", "met", "takes_ticket",
 ]  # fmt: skip

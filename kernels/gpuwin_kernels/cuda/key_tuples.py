@@ -4,10 +4,9 @@ next.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch
 from gpuwin_kernels.cuda.scalar import is_set
 
@@ -20,7 +19,7 @@ def _pair(high, low, pairs, unknown):  # type: ignore[no-untyped-def]
         unknown[i] = 1 if high[i] < 0 or low[i] < 0 else 0
 
 
-def paired(high: Any, low: Any) -> tuple[Any, Any]:
+def paired(high: DeviceArray, low: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
     """(int64[n]: two codes (int32[n] each) in one key; uint8[n]: 1 where one of them is -1, and the key means
     nothing)."""
     n = len(high)
@@ -41,7 +40,9 @@ def _by_index(index, bitmap, offset, gone, code_of, codes):  # type: ignore[no-u
             codes[i] = code_of[code_of.shape[0] - 1]
 
 
-def by_index(index: Any, bitmap: Any, offset: int, gone: Any, code_of: Any) -> Any:
+def by_index(
+    index: DeviceArray, bitmap: DeviceArray, offset: int, gone: DeviceArray, code_of: DeviceArray
+) -> DeviceArray:
     """int32[n]: the codes `code_of` (int32) of rows that are given by index (int64[n]); the last one where the index is
     null (Arrow bitmap, uint8 from bit `offset` on, or empty); -1 where `gone` (uint8[n], or empty) is not 0.
     """

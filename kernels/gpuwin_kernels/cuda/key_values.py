@@ -4,10 +4,9 @@ host, NaN is equal to NaN and -0.0 to 0.0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch
 from gpuwin_kernels.cuda.scalar import bits_of, is_set
 
@@ -42,7 +41,7 @@ def _of_bits(bitmap, offset, values):  # type: ignore[no-untyped-def]
         values[i] = 1 if is_set(bitmap, offset + i) else 0
 
 
-def whole(values: Any) -> Any:
+def whole(values: DeviceArray) -> DeviceArray:
     """int64[n] of integers or floats of at most 8 bytes; half floats are widened by the host."""
     if values.dtype == np.int64:
         return values
@@ -51,7 +50,7 @@ def whole(values: Any) -> Any:
     return out
 
 
-def bits(bitmap: Any, offset: int, n: int) -> Any:
+def bits(bitmap: DeviceArray, offset: int, n: int) -> DeviceArray:
     """int64[n]: 0 and 1, of a packed bitmap (uint8) from bit `offset` on."""
     out = empty(n, np.int64)
     launch(_of_bits, n, bitmap, offset, out)
@@ -65,7 +64,7 @@ def _steps(width, offsets):  # type: ignore[no-untyped-def]
         offsets[i] = i * width
 
 
-def steps(width: int, n: int) -> Any:
+def steps(width: int, n: int) -> DeviceArray:
     """int64[n + 1]: where each of n values of a fixed width begins, and the last ends."""
     out = empty(n + 1, np.int64)
     launch(_steps, n + 1, width, out)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.key_table import (
     BESIDE,
     GONE,
@@ -99,8 +99,8 @@ def _reenter(keys, null_code, table, counters, code_of):  # type: ignore[no-unty
 class IntRows:
     """int64[n], with an Arrow validity bitmap (uint8, from bit `offset` on), which is empty if no key is null."""
 
-    values: Any
-    valid: Any
+    values: DeviceArray
+    valid: DeviceArray
     offset: int = 0
 
     def __len__(self) -> int:
@@ -119,7 +119,9 @@ class DeviceKeys(KeyTable[IntRows]):
         """Bytes of device memory."""
         return super().nbytes + 8 * len(self._keys)
 
-    def encode(self, values: Any, bitmap: Any = None, offset: int = 0, gone: Any = None) -> Any:
+    def encode(
+        self, values: DeviceArray, bitmap: DeviceArray | None = None, offset: int = 0, gone: DeviceArray | None = None
+    ) -> DeviceArray:
         """int32[n] on the device: the codes of int64[n], fewer than 2**31; new keys get the next ones in the order of
         their first rows. `bitmap`: Arrow validity (uint8, from bit `offset` on), None if no key is null. `gone`:
         uint8[n], rows that are passed over, and get -1. All on the device. Raises OutOfDeviceMemory, and ValueError for
@@ -128,7 +130,9 @@ class DeviceKeys(KeyTable[IntRows]):
         found = self.looked_up(values, bitmap, offset, gone)
         return self.finished(found, to_host(found.counters)) if len(values) else found.codes
 
-    def looked_up(self, values: Any, bitmap: Any = None, offset: int = 0, gone: Any = None) -> LookedUp[IntRows]:
+    def looked_up(
+        self, values: DeviceArray, bitmap: DeviceArray | None = None, offset: int = 0, gone: DeviceArray | None = None
+    ) -> LookedUp[IntRows]:
         """The first half of `encode`, which does not wait for the device; `finished` is the other."""
         return self.looked_up_rows(IntRows(values, empty(0, np.uint8) if bitmap is None else bitmap, offset), gone)
 
@@ -141,7 +145,7 @@ class DeviceKeys(KeyTable[IntRows]):
 
     # -- the table ---------------------------------------------------------------------------------------------------
 
-    def _free(self) -> Any:
+    def _free(self) -> np.int64:
         return _FREE
 
     def _enter(self, found: LookedUp[IntRows], limit: int) -> None:
@@ -149,7 +153,7 @@ class DeviceKeys(KeyTable[IntRows]):
         slots = self._table, self._code_of, self._first
         launch_over(_enter, len(found.slot), rows, found.gone, slots, self._counters, limit, (found.slot, found.codes))
 
-    def _name(self, found: LookedUp[IntRows], place: Any, new_keys: Any) -> tuple[int, int]:
+    def _name(self, found: LookedUp[IntRows], place: DeviceArray, new_keys: DeviceArray) -> tuple[int, int]:
         added, null = to_host(new_keys).tolist()
         self._checked(added)
         fresh = empty(added, np.int64)

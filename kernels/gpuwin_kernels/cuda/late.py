@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device
 
 _ROWS_EACH = 16
@@ -43,7 +42,7 @@ def _survey(time, limit, old, gone, surveyed):  # type: ignore[no-untyped-def]
         cuda.atomic.add(surveyed, 3, before)
 
 
-def survey(time: Any, limit: int, old: int) -> tuple[Any, Any]:
+def survey(time: DeviceArray, limit: int, old: int) -> tuple[DeviceArray, DeviceArray]:
     """Survey of the times of a batch, int64[n], n > 0, in one pass and without a wait.
 
     Returns (gone uint8[n]: 1 for rows that are late, before `limit`, or empty where no time can be; surveyed int64[6]:
@@ -64,7 +63,7 @@ def _pass_over(gone, code):  # type: ignore[no-untyped-def]
         code[i] = -1
 
 
-def pass_over(gone: Any, code: Any) -> None:
+def pass_over(gone: DeviceArray, code: DeviceArray) -> None:
     """Sets the codes (int32[n]) of rows that are gone (uint8[n]) to -1."""
     launch(_pass_over, len(gone), gone, code)
 

@@ -4,7 +4,7 @@ much as thousands of values cost the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cpu.source import load
+from gpuwin_kernels.cuda.device_array import DeviceArray, Kernel
 from gpuwin_kernels.cuda.runtime import kept, kernel, launch, together
 from gpuwin_kernels.layout import CellArrays
 
@@ -34,7 +35,7 @@ from gpuwin_kernels.cuda.runtime import cuda
 '''
 
 
-def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports: str = "", hot: bool = True) -> Any:
+def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports: str = "", hot: bool = True) -> Kernel:
     """Kernel, generated, with these arguments (name, type), one thread for each value `i`."""
     body = "\n".join(f"    {line}" for line in ["i = cuda.grid(1)", *lines])
     module = load(
@@ -54,7 +55,7 @@ class Beside:
     arguments: tuple[tuple[str, str], ...]
     lines: tuple[str, ...]
     imports: str
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     threads: int
 
     @property
@@ -73,7 +74,7 @@ def arrays_of(besides: Sequence[Beside]) -> int:
 
 
 @cache
-def beside_kernel(arguments: tuple[tuple[str, str], ...], lines: tuple[str, ...], imports: str) -> Any:
+def beside_kernel(arguments: tuple[tuple[str, str], ...], lines: tuple[str, ...], imports: str) -> Kernel:
     """Of `alone`."""
     return made("beside", list(arguments), list(lines), imports, hot=False)
 
@@ -89,14 +90,14 @@ def arrays(prefix: str, dtypes: Sequence[str]) -> list[tuple[str, str]]:
 
 
 @cache
-def gather_kernel(dtypes: tuple[str, ...]) -> Any:
+def gather_kernel(dtypes: tuple[str, ...]) -> Kernel:
     """Of `gathered`."""
     lines = ["if i < place.shape[0]:", "    at = place[i]", *(f"    o{k}[i] = a{k}[at]" for k in range(len(dtypes)))]
     return made("gather", [("place", "int32[::1]"), *arrays("a", dtypes), *arrays("o", dtypes)], lines)
 
 
 @cache
-def part_kernel(dtypes: tuple[str, ...]) -> Any:
+def part_kernel(dtypes: tuple[str, ...]) -> Kernel:
     """Of `parted`."""
     every = range(len(dtypes))
     lines = ["if i < a0.shape[0]:", "    k = rank(before, tiles, i)", "    if not is_marked(before, tiles, i):"]
@@ -108,14 +109,14 @@ def part_kernel(dtypes: tuple[str, ...]) -> Any:
 
 
 @cache
-def append_kernel(dtypes: tuple[str, ...]) -> Any:
+def append_kernel(dtypes: tuple[str, ...]) -> Kernel:
     """Of `joined`."""
     lines = ["if i < a0.shape[0]:", *(f"    o{k}[at + i] = a{k}[i]" for k in range(len(dtypes)))]
     return made("append", [("at", "int64"), *arrays("a", dtypes), *arrays("o", dtypes)], lines)
 
 
 @cache
-def collect_kernel(dtypes: tuple[str, ...]) -> Any:
+def collect_kernel(dtypes: tuple[str, ...]) -> Kernel:
     """Of `collected`."""
     arguments = [(f"to_{kind}", f"{kind}[::1]") for kind in sorted(set(dtypes))]
     lines = []
@@ -125,16 +126,16 @@ def collect_kernel(dtypes: tuple[str, ...]) -> Any:
     return made("collect", arguments, lines)
 
 
-def kinds(arrays: Sequence[Any]) -> tuple[str, ...]:
+def kinds(arrays: Sequence[DeviceArray]) -> tuple[str, ...]:
     """Their types, by name."""
     return tuple(_NAMES.get(array.dtype) or str(array.dtype) for array in arrays)
 
 
-def _in_parts(arrays: Sequence[Any], most: int = MOST) -> list[slice]:
+def _in_parts(arrays: Sequence[DeviceArray], most: int = MOST) -> list[slice]:
     return [slice(lo, lo + most) for lo in range(0, len(arrays), most)]
 
 
-def gathered(arrays: Sequence[Any], place: Any) -> list[Any]:
+def gathered(arrays: Sequence[DeviceArray], place: DeviceArray) -> list[DeviceArray]:
     """For each array what stands at the places, int32[m]."""
     with kept():
         out = together(*((len(place), array.dtype) for array in arrays))
@@ -143,7 +144,7 @@ def gathered(arrays: Sequence[Any], place: Any) -> list[Any]:
     return out
 
 
-def joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
+def joined(parts: Sequence[Sequence[DeviceArray]]) -> list[DeviceArray]:
     """For each array of a part: those of all parts, one after the other. All arrays of a part have one length."""
     sizes = [len(part[0]) for part in parts]
     out = together(*((sum(sizes), array.dtype) for array in parts[0]))
@@ -155,7 +156,9 @@ def joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
     return out
 
 
-def parted(arrays: Sequence[Any], before: Any, tiles: Any, room: int) -> tuple[list[Any], list[Any]]:
+def parted(
+    arrays: Sequence[DeviceArray], before: DeviceArray, tiles: DeviceArray, room: int
+) -> tuple[list[DeviceArray], list[DeviceArray]]:
     """(what is marked, what is not) of each array, by marks as of `ranks.counted` and their counters. Of what is marked
     as much as there is room for; behind all of it, what means nothing.
     """
@@ -168,7 +171,7 @@ def parted(arrays: Sequence[Any], before: Any, tiles: Any, room: int) -> tuple[l
     return marked, others
 
 
-def collected(arrays: Sequence[Any], whole: Any, starts: Sequence[int]) -> None:
+def collected(arrays: Sequence[DeviceArray], whole: DeviceArray, starts: Sequence[int]) -> None:
     """Writes these arrays into uint8 memory, each from a byte on that is a multiple of its width."""
     by_kind = {kind: whole.view(kind) for kind in set(kinds(arrays))}
     for some in _in_parts(arrays):
@@ -182,14 +185,14 @@ def collected(arrays: Sequence[Any], whole: Any, starts: Sequence[int]) -> None:
         launch(collect_kernel(types), max(map(len, arrays[some])), *targets, *places)
 
 
-def flat(columns: Sequence[CellArrays]) -> list[Any]:
+def flat(columns: Sequence[CellArrays]) -> list[DeviceArray]:
     """Arrays of columns, one after the other."""
     return [array for column in columns for array in column.arrays]
 
 
-def columns_of(like: Sequence[CellArrays], arrays: Sequence[Any]) -> tuple[CellArrays, ...]:
+def columns_of(like: Sequence[CellArrays], arrays: Sequence[DeviceArray]) -> tuple[CellArrays, ...]:
     """Inverse of `flat`, for columns that lie like these."""
-    left = iter(arrays)
+    left: Iterator[Any] = iter(arrays)  # `CellArrays` says np.ndarray, on the device, too
     return tuple(column.each(lambda _: next(left)) for column in like)
 
 

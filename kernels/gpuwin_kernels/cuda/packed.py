@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cuda import pool
+from gpuwin_kernels.cuda.device_array import DeviceArray, Kernel
 from gpuwin_kernels.cuda.many import (
     MOST,
     Beside,
@@ -50,7 +50,7 @@ def _gather(source, place, out):  # type: ignore[no-untyped-def]
 
 
 @cache
-def pack_kernel(dtypes: tuple[str, ...], parts: int, besides: tuple[Source, ...] = ()) -> Any:
+def pack_kernel(dtypes: tuple[str, ...], parts: int, besides: tuple[Source, ...] = ()) -> Kernel:
     """Of `packed_cells`, of so many parts; `dtypes`: of arrays that are copied; `besides`: what it does besides."""
     lines = ["i = np.int64(i)", "k = i"]
     for part in range(parts):
@@ -88,7 +88,7 @@ def _count(parts: Sequence[DeviceCells]) -> int:
 
 def packed_cells(
     parts: Sequence[DeviceCells], least: int, bits: int, by_code: bool, besides: Sequence[Beside] = ()
-) -> tuple[Any, Any, tuple[CellArrays, ...]]:
+) -> tuple[DeviceArray, DeviceArray, tuple[CellArrays, ...]]:
     """(packed uint64[n]; 0, 1, ... int32[n]; columns) of the cells of all parts, one part after the other: code << bits
     | (pane - least), or with the two the other way round. The columns of one part are its own. `besides`: what is to be
     done by the way.
@@ -136,7 +136,7 @@ def cells_before(panes, codes, pane, code, equal):  # type: ignore[no-untyped-de
 
 
 @cache
-def merge_kernel(dtypes: tuple[str, ...], parts: int) -> Any:
+def merge_kernel(dtypes: tuple[str, ...], parts: int) -> Kernel:
     """Of `merged_runs`, of so many runs; `dtypes`: of arrays that are copied."""
     lines = ["i = np.int64(i)", "k = i", "if i == 0:", "    before[0] = 0"]
     for part in range(parts):
@@ -173,7 +173,7 @@ def merge_kernel(dtypes: tuple[str, ...], parts: int) -> Any:
 
 def merged_runs(
     runs: Sequence[DeviceCells], least: int, bits: int
-) -> tuple[Any, Any, Any, tuple[CellArrays, ...]] | None:
+) -> tuple[DeviceArray, DeviceArray, DeviceArray, tuple[CellArrays, ...]] | None:
     """(packed uint64[n] as of `packed_cells`, sorted; where each of these stands, int32[n]; int64[n + 1]: 0, and
     whether each is another one than the one before it; columns) of the cells of runs, each of which is sorted and holds
     a cell once. A thread finds by binary search how many cells of the others come before its own, so nothing is sorted.
@@ -191,14 +191,14 @@ def merged_runs(
     return packed, place, before, columns_of(runs[0].columns, out)
 
 
-def gather(source: Any, place: Any) -> Any:
+def gather(source: DeviceArray, place: DeviceArray) -> DeviceArray:
     """source[place], for place int32[m]."""
     out = empty(len(place), source.dtype)
     launch(_gather, len(place), source, place, out)
     return out
 
 
-def gather_cells(columns: tuple[CellArrays, ...], place: Any) -> tuple[CellArrays, ...]:
+def gather_cells(columns: tuple[CellArrays, ...], place: DeviceArray) -> tuple[CellArrays, ...]:
     """The cells at these places."""
     return columns_of(columns, gathered(flat(columns), place))
 

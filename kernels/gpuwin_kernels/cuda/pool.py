@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from ctypes import c_void_p
 from typing import Any
 
+from gpuwin_kernels.cuda.device_array import DeviceArray
+
 
 class OutOfDeviceMemory(MemoryError):
     """Error of a device that has no room for `wanted` more bytes."""
@@ -112,7 +114,7 @@ def release_unused() -> None:
         cupy.get_default_memory_pool().free_all_blocks()
 
 
-def as_cupy(array: Any) -> Any:
+def as_cupy(array: DeviceArray) -> Any:
     """The memory of one of Numba's device arrays, as they lie in memory, as a CuPy array.
 
     Not by `cupy.asarray`: that waits for the stream that an array names, and one that came from CuPy names it.
@@ -121,7 +123,8 @@ def as_cupy(array: Any) -> Any:
 
     if not array.size:
         return cupy.empty(array.shape, array.dtype)
-    address = array.__cuda_array_interface__["data"][0]
+    of: Any = array
+    address = of.__cuda_array_interface__["data"][0]
     memory = cupy.cuda.UnownedMemory(address, array.size * array.dtype.itemsize, array, cupy.cuda.Device().id)
     return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
 

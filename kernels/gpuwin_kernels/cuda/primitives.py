@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from functools import cache
 from threading import Lock
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cuda import runtime
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import (
     as_cupy,
     as_numba,
@@ -35,7 +37,7 @@ _EACH = 16  # values of 8 bytes: a line of the cache
 
 
 @cache
-def _compute() -> Any:
+def _compute() -> ModuleType | None:
     """The module `cuda.compute`, or None where it is not installed, or cannot be used, which the log says."""
     try:
         import cuda.compute as compute
@@ -49,7 +51,8 @@ def _compute() -> Any:
     except (ImportError, AttributeError) as error:
         _say_once(error)
         return None
-    return compute
+    found: ModuleType = compute
+    return found
 
 
 @cache
@@ -65,7 +68,9 @@ def _say_once(error: Exception) -> None:
     _say_once_of(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[Any, Any]:
+def sort_pairs(
+    keys: DeviceArray, values: DeviceArray, bits: int = 64, first: int = 0
+) -> tuple[DeviceArray, DeviceArray]:
     """(keys uint64[n], values int32[n]) in the stable order of the keys, which are below 2**bits; of their bits from
     the `first` on, if it is said.
     """
@@ -73,18 +78,23 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[
         return keys, values
     sent.launches["sort"] += 1
     if runtime.simulated():
-        host, other = keys.copy_to_host(), values.copy_to_host()
+        in_keys: Any = keys
+        in_values: Any = values
+        host, other = in_keys.copy_to_host(), in_values.copy_to_host()
         # As a radix sort, which does not see the bits above.
         order = np.argsort((host & np.uint64((1 << bits) - 1)) >> np.uint64(first), kind="stable")
         empty(16 * len(keys), np.uint8)  # stands for memory of the sort
-        out_keys, out_values = empty(len(keys), np.uint64), empty(len(keys), values.dtype)
+        out_keys: Any = empty(len(keys), np.uint64)
+        out_values: Any = empty(len(keys), values.dtype)
         out_keys.copy_to_device(host[order])
         out_values.copy_to_device(other[order])
         return out_keys, out_values
     return _sorted_by_library(keys, values, bits, first)
 
 
-def _sorted_by_library(keys: Any, values: Any, bits: int, first: int) -> tuple[Any, Any]:
+def _sorted_by_library(
+    keys: DeviceArray, values: DeviceArray, bits: int, first: int
+) -> tuple[DeviceArray, DeviceArray]:
     compute = _compute()
     if compute is not None:
         try:
@@ -94,7 +104,7 @@ def _sorted_by_library(keys: Any, values: Any, bits: int, first: int) -> tuple[A
     return _sorted_by_cupy(keys, values, bits, first)
 
 
-def _sorted_by_cupy(keys: Any, values: Any, bits: int, first: int) -> tuple[Any, Any]:
+def _sorted_by_cupy(keys: DeviceArray, values: DeviceArray, bits: int, first: int) -> tuple[DeviceArray, DeviceArray]:
     """Radix sort over all bits of the narrowest type that holds those that matter: 4 passes over 32 bits for 20."""
     dtype = next(d for d in (np.uint8, np.uint16, np.uint32, np.uint64) if bits - first <= 8 * np.dtype(d).itemsize)
     with calling_cupy(32 * len(keys)):
@@ -103,7 +113,9 @@ def _sorted_by_cupy(keys: Any, values: Any, bits: int, first: int) -> tuple[Any,
         return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
 
 
-def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int, first: int = 0) -> tuple[Any, Any]:
+def _sorted_by_cccl(
+    compute: ModuleType, keys: DeviceArray, values: DeviceArray, bits: int, first: int = 0
+) -> tuple[DeviceArray, DeviceArray]:
     """Radix sort over the bits that there are, its scratch memory from our pool. Newer versions take keywords only."""
     n = len(keys)
     out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
@@ -116,23 +128,25 @@ def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int, first: int 
     return out_keys, out_values
 
 
-def exclusive_sum(values: Any) -> Any:
+def exclusive_sum(values: DeviceArray) -> DeviceArray:
     """int64[n + 1]: the sum of what comes before each of int64[n], and of all."""
     whole = zeros(len(values) + 1, np.int64)
     if len(values):
         sent.launches["copy"] += 1
-        whole[1:].copy_to_device(values, stream=runtime.stream())
+        behind: Any = whole[1:]
+        behind.copy_to_device(values, stream=runtime.stream())
     return running_sum(whole)
 
 
-def running_sum(values: Any) -> Any:
+def running_sum(values: DeviceArray) -> DeviceArray:
     """The very array, int64[n], n > 0, with the sum up to each value in its place. Of 0 and n numbers it makes what
     comes before each of these, and the sum of all.
     """
     sent.launches["scan"] += 1
     sent.arrays += 1  # CuPy's own, for the scan
     if runtime.simulated():
-        values.copy_to_device(np.cumsum(values.copy_to_host()))  # stands for what does not wait on a device
+        of: Any = values
+        of.copy_to_device(np.cumsum(of.copy_to_host()))  # stands for what does not wait on a device
         return values
     import cupy
 
@@ -166,7 +180,7 @@ def _most_so_far(values, most, out):  # type: ignore[no-untyped-def]
                 out[i * _EACH + k] = best
 
 
-def running_max(values: Any) -> Any:
+def running_max(values: DeviceArray) -> DeviceArray:
     """uint64[n]: the largest of uint64[n] up to each position. A thread goes over `_EACH` values, after those before
     them are known, which are found in the same way: values are read twice, and written once.
     """
@@ -180,12 +194,13 @@ def running_max(values: Any) -> Any:
     return out
 
 
-def select(flags: Any) -> Any:
+def select(flags: DeviceArray) -> DeviceArray:
     """int32[m]: the positions where uint8[n] is not 0, ascending. Waits for m."""
     waited()
     sent.launches["select"] += 1
     if runtime.simulated():
-        return to_device(np.flatnonzero(flags.copy_to_host()).astype(np.int32))
+        of: Any = flags
+        return to_device(np.flatnonzero(of.copy_to_host()).astype(np.int32))
     import cupy
 
     with calling_cupy(16 * len(flags)):
@@ -208,7 +223,7 @@ def _search(keys, wanted, right, out):  # type: ignore[no-untyped-def]
         out[w] = lo
 
 
-def search(keys: Any, wanted: Any, right: bool = False) -> Any:
+def search(keys: DeviceArray, wanted: DeviceArray, right: bool = False) -> DeviceArray:
     """int64[k]: how many of the sorted keys (uint64[n]) are below each wanted one (uint64[k]); `right`: or equal."""
     out = empty(len(wanted), np.int64)
     launch(_search, len(wanted), keys, wanted, right, out)

@@ -9,7 +9,7 @@ The byte of a node (`has`) is 0 where it has no value, 2 where its exact sum lef
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +20,7 @@ from gpuwin_kernels.cpu.kinds import kind_name, merge_lines
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.cuda import compiler
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.device_array import DeviceArray, Kernel
 from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_host, together, zeros
 from gpuwin_kernels.layout import MAX, MIN, CellArrays, CellColumn, CellLayout
 
@@ -224,8 +225,8 @@ def source_of(columns: Sequence[CellColumn], more: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    fold: Any
-    query: Any
+    fold: Kernel
+    query: Kernel
 
 
 @cache
@@ -262,7 +263,8 @@ def fault_of_merge(column: CellColumn, capability: tuple[int, int]) -> str | Non
     of the compiler; None where one can. Needs neither a driver nor a device.
     """
     columns = (_kind(column),)
-    function, signature = range_kernels(columns).fold.py_func, _signature(_signatures(columns, False)["fold"])
+    fold: Any = range_kernels(columns).fold
+    function, signature = fold.py_func, _signature(_signatures(columns, False)["fold"])
     try:
         ptx, _ = cuda.compile(function, signature, cc=capability, device=False, abi="numba", output="ptx")
     except Exception as error:  # errors of Numba, and KeyErrors for what the target does not know
@@ -286,12 +288,12 @@ def _kind(column: CellColumn) -> CellColumn:
 def totals(
     layout: CellLayout,
     columns: tuple[CellArrays, ...],
-    lo: Any,
-    hi: Any,
+    lo: DeviceArray,
+    hi: DeviceArray,
     longest: int | None = None,
     fits: bool = False,
     heap: HeapArrays | None = None,
-    place: Any = None,
+    place: DeviceArray | None = None,
 ) -> tuple[CellArrays, ...]:
     """The merge of the cells [lo, hi) (int64[k] each, on the device) of each range, for every column.
 
@@ -323,14 +325,14 @@ def raise_if_any(overflow: np.ndarray) -> None:
 def started(
     layout: CellLayout,
     columns: tuple[CellArrays, ...],
-    lo: Any,
-    hi: Any,
+    lo: DeviceArray,
+    hi: DeviceArray,
     longest: int | None = None,
     heap: HeapArrays | None = None,
-    place: Any = None,
-    overflow: Any = None,
+    place: DeviceArray | None = None,
+    overflow: DeviceArray | None = None,
     more: tuple[CellArrays, ...] | None = None,
-) -> tuple[tuple[CellArrays, ...], Any]:
+) -> tuple[tuple[CellArrays, ...], DeviceArray]:
     """As `totals`, without a wait: (columns, int32[columns] on the device, not 0 where an exact sum left its type).
 
     `place`: int32[n] on the device, the cell that stands at each place of the ranges; None if they stand in order.
@@ -341,7 +343,7 @@ def started(
         overflow = zeros(max(len(layout.columns), 1), np.int32)
     sizes = [(k, word) for c in layout.columns for word in (*c.words, *(["uint8"] if c.nullable else []))]
     with kept():
-        rest = iter(together(*sizes))
+        rest: Iterator[Any] = iter(together(*sizes))  # `CellArrays` says np.ndarray, on the device, too
     out = []
     for column in layout.columns:
         words = tuple(next(rest) for _ in column.words)
@@ -373,14 +375,14 @@ def _launch(
     cells: Sequence[CellArrays],
     more: Sequence[CellArrays] | None,
     out: Sequence[CellArrays],
-    within: tuple[Any, Any],
+    within: tuple[DeviceArray, DeviceArray],
     longest: int | None,
     heap: HeapArrays | None,
-    place: Any,
-    overflow: Any,
+    place: DeviceArray | None,
+    overflow: DeviceArray,
 ) -> None:
     kernels, none = range_kernels(columns, more is not None), empty(0, np.uint8)
-    texts: tuple[Any, ...] = ()
+    texts: tuple[DeviceArray, ...] = ()
     if any(map(compares_text, columns)):
         if heap is None:
             raise ValueError(f"columns {[kind_name(c) for c in columns]} compare text, and no heap was given")
@@ -388,7 +390,7 @@ def _launch(
     no_place = empty(0, np.int32)
     n, place = (len(cells[0].values[0]), no_place) if place is None else (len(place), place)
 
-    def given(some: CellArrays) -> tuple[Any, ...]:
+    def given(some: CellArrays) -> tuple[DeviceArray, ...]:
         return (*some.values, none if some.valid is None else some.valid)
 
     ins = [given(c) for c in cells]

@@ -8,11 +8,10 @@ and `before` is scanned as ever.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.device_array import DeviceArray, Length
 from gpuwin_kernels.cuda.runtime import cuda
 
 MOST_COUNTED = 1 << 18
@@ -21,19 +20,19 @@ _NEAR, _FAR = 6, 12  # bits of a place within a tile
 _FARS = MOST_COUNTED >> _FAR
 
 
-def tiles_of(n: int) -> tuple[int, Any]:
+def tiles_of(n: int) -> Length:
     """(values, dtype) of the counters of n marks, which begin as zero; none of them if there are too many marks."""
     return (_FARS + (n >> _NEAR) + 1 if n <= MOST_COUNTED else 0), np.int64
 
 
-def counted(before: Any, tiles: Any) -> Any:
+def counted(before: DeviceArray, tiles: DeviceArray) -> DeviceArray:
     """Marks as `rank` takes them: `before`, int64[n + 1], 0 and then 1 for each that is marked, if `tiles` has
     counted these; else its running count.
     """
     return before if len(tiles) else primitives.running_sum(before)
 
 
-def total_of(before: Any, tiles: Any) -> Any:
+def total_of(before: DeviceArray, tiles: DeviceArray) -> DeviceArray:
     """int64[k], on the device: parts of the number of marks."""
     return tiles[:_FARS] if len(tiles) else before[len(before) - 1 :]
 

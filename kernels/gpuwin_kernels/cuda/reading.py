@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuwin_kernels.cuda import runtime
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.many import collected
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pieces
 
 
-def read(*arrays: Any) -> list[np.ndarray]:
+def read(*arrays: DeviceArray) -> list[np.ndarray]:
     """Copies of one-dimensional arrays on the host, for one wait: one kernel puts them together first, if the device
     has room for that.
     """
@@ -28,7 +27,7 @@ def read(*arrays: Any) -> list[np.ndarray]:
     return [_values(host, next(at), array) if len(array) else np.empty(0, array.dtype) for array in arrays]
 
 
-def _values(host: np.ndarray, start: int, like: Any) -> np.ndarray:
+def _values(host: np.ndarray, start: int, like: DeviceArray) -> np.ndarray:
     return host[start : start + len(like) * like.dtype.itemsize].view(like.dtype)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import cuda, kernel, launch_over, to_device, to_host, zeros
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -28,7 +27,7 @@ def _range(values, out):  # type: ignore[no-untyped-def]
         cuda.atomic.max(out, 1, most)
 
 
-def least_and_most(values: Any) -> tuple[int, int]:
+def least_and_most(values: DeviceArray) -> tuple[int, int]:
     """Least and largest of int64[n], n > 0."""
     out = to_device(np.array([_MOST, _LEAST]))
     launch_over(_range, len(values), values, out)
@@ -50,7 +49,7 @@ def _magnitude(values, out):  # type: ignore[no-untyped-def]
         cuda.atomic.max(out, 0, most)
 
 
-def largest_magnitude(values: Any) -> int:
+def largest_magnitude(values: DeviceArray) -> int:
     """max |v| of int64[n]; 0 for none."""
     out = zeros(1, np.uint64)
     launch_over(_magnitude, len(values), values, out)

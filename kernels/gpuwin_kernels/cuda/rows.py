@@ -23,6 +23,7 @@ from gpuwin_kernels.cpu.row_source import COUNT, WIDE, feed_of
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.cuda import primitives, ranks
+from gpuwin_kernels.cuda.device_array import DeviceArray, Kernel, Length
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.row_source import (
     DeviceRowSpec,
@@ -60,21 +61,21 @@ class TooFarApart(ValueError):
 class DeviceCells:
     """Cells sorted by (pane, code), each once, in device memory."""
 
-    pane: Any  # int64[m]
-    code: Any  # int32[m]
+    pane: DeviceArray  # int64[m]
+    code: DeviceArray  # int32[m]
     columns: tuple[CellArrays, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
     spec: DeviceRowSpec
-    dense: Any
-    few: Any
-    hashed: Any
-    mark: Any
-    cells: Any
-    sorted_cells: Any
-    records: Any
+    dense: Kernel
+    few: Kernel
+    hashed: Kernel
+    mark: Kernel
+    cells: Kernel
+    sorted_cells: Kernel
+    records: Kernel
 
 
 _TABLE = "int64[::1], uint64[::1], float64[::1]"
@@ -91,7 +92,7 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
     inputs = "".join(f"{t}, " for t in input_types(spec, dtypes))
     out = ", ".join(output_types(spec))
 
-    def made(name: str, signature: str, hot: bool) -> Any:
+    def made(name: str, signature: str, hot: bool) -> Kernel:
         own = f"rows.{name}[{module.__name__.rpartition('_')[2]}]"
         function: Callable[..., None] = getattr(module, name)
         return kernel(signature, hot=hot, name=own)(function)
@@ -159,15 +160,16 @@ class Aggregation:
     layout: CellLayout
     rows: int
     kernels: _Kernels
-    table: tuple[Any, Any, Any]
-    keys: Any  # of the hash table; None for a dense one
+    table: tuple[DeviceArray, DeviceArray, DeviceArray]
+    keys: DeviceArray | None  # of the hash table; None for a dense one
     codes: int
     code_bits: int
     bits: int
     panes: tuple[int, int]
-    before: Any  # int64[records + 1], marks of the records in use, as of `ranks.counted`; None if all are cells
-    tiles: Any  # their counters
-    numbers: tuple[Any, Any, Any]  # cells, in parts, int64[j]; overflow int64[1]; magnitudes of exact sums uint64[k]
+    before: DeviceArray | None  # int64[records + 1], marks as of `ranks.counted`; None if all records are cells
+    tiles: DeviceArray  # their counters
+    # Cells, in parts, int64[j]; overflow int64[1]; magnitudes of exact sums uint64[k].
+    numbers: tuple[DeviceArray, DeviceArray, DeviceArray]
 
     def cells(self, count: np.ndarray, overflow: np.ndarray) -> DeviceCells:
         """Cells, sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
@@ -188,6 +190,7 @@ class Aggregation:
             pane, code, *flat = together((room, np.int64), (room, np.int32), *_sizes(self.layout, room))
         if not room:
             return DeviceCells(pane, code, columns_from_arrays(self.layout, flat))
+        assert self.before is not None
         n, out = max(room, len(self.before) - 1), (*self.table, pane, code, *flat)
         if self.keys is None:
             launch(self.kernels.cells, n, self.before, self.tiles, self.codes, 1.0 / self.codes, self.panes, *out)
@@ -228,9 +231,9 @@ class PlacedRows:
     Rows of panes that are not in [first, last] `panes`, and those of a negative code, are passed over.
     """
 
-    code: Any  # int32[n], below `codes`
+    code: DeviceArray  # int32[n], below `codes`
     codes: int
-    time: Any  # int64[n], microseconds
+    time: DeviceArray  # int64[n], microseconds
     panes: tuple[int, int]
     width: int = 1
     origin: int = 0
@@ -241,7 +244,7 @@ def started(
     inputs: Sequence[RowInput],
     rows: PlacedRows,
     dense: bool = False,
-    zero: Sequence[Any] | None = None,
+    zero: Sequence[DeviceArray] | None = None,
 ) -> Aggregation:
     """Launches what aggregates rows, at least one, into cells, and does not wait for it. As `aggregate_rows`.
 
@@ -289,19 +292,21 @@ def started(
     return Aggregation(layout, n, kernels, tables, keys, codes, code_bits, bits, panes, before, tiles, numbers)
 
 
-def _zero(spec: DeviceRowSpec, records: int, unmarked: bool) -> list[tuple[int, Any]]:
+def _zero(spec: DeviceRowSpec, records: int, unmarked: bool) -> list[Length]:
     """(values, dtype) of what begins as zero: records, whether a sum left its type, magnitudes, counters of marks."""
     checked = sum(bounded(feed) for feed in spec.feeds)
     tiles = (0, np.int64) if unmarked else ranks.tiles_of(records)
     return [(records * spec.width, np.int64), (1, np.int64), (checked, np.uint64), tiles]
 
 
-def zeros_for(layout: CellLayout, inputs: Sequence[RowInput], codes: int) -> list[tuple[int, Any]]:
+def zeros_for(layout: CellLayout, inputs: Sequence[RowInput], codes: int) -> list[Length]:
     """(values, dtype) of the arrays that begin as zero where rows of one pane come into a `dense` table."""
     return _zero(_inputs(layout, inputs)[0], codes, True)
 
 
-def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, time: Any) -> None:
+def _check_lengths(
+    layout: CellLayout, inputs: Sequence[RowInput], code: np.ndarray | DeviceArray, time: np.ndarray | DeviceArray
+) -> None:
     n = len(time)
     if len(inputs) != len(layout.columns) or len(code) != n:
         raise ValueError(f"{len(inputs)} inputs for {len(layout.columns)} columns, {len(code)} codes for {n} times")
@@ -312,8 +317,8 @@ def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, ti
 def aggregate_rows(
     layout: CellLayout,
     inputs: Sequence[RowInput],
-    code: Any,
-    time: Any,
+    code: np.ndarray | DeviceArray,
+    time: np.ndarray | DeviceArray,
     width: int,
     origin: int = 0,
     *,
@@ -346,7 +351,7 @@ def panes_between(least: int, most: int, width: int, origin: int) -> tuple[int, 
     return (least - origin) // width, (most - origin) // width
 
 
-def time_range(time: Any) -> tuple[int, int]:
+def time_range(time: np.ndarray | DeviceArray) -> tuple[int, int]:
     """(least, most) of int64[n], n > 0, on the host or the device."""
     if isinstance(time, np.ndarray):
         return int(time.min()), int(time.max())
@@ -355,7 +360,7 @@ def time_range(time: Any) -> tuple[int, int]:
     return least_and_most(time)
 
 
-def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSpec, tuple[str, ...], list[Any]]:
+def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSpec, tuple[str, ...], list[object]]:
     """Facts that the kernels depend on, and the arguments of the inputs, each moved once."""
     distinct = list({id(item): item for item in inputs}.values())
     number = {id(item): k for k, item in enumerate(distinct)}
@@ -366,7 +371,8 @@ def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSp
         tuple(i.form for i in distinct),
         tuple(i.bitmap is not None for i in distinct),
     )
-    dtypes, arguments = [], []
+    dtypes: list[str] = []
+    arguments: list[object] = []
     for item in distinct:
         dtypes.append("" if item.form == COUNT else str(item.values.dtype))  # type: ignore[union-attr]
         if item.values is not None:
@@ -382,8 +388,9 @@ def resident(inputs: Sequence[RowInput]) -> list[RowInput]:
     for item in inputs:
         if id(item) not in moved:
             wide = item.form == WIDE
-            values = item.values if item.values is None else _wide(item.values) if wide else _on_device(item.values)
-            bitmap = None if item.bitmap is None else _on_device(item.bitmap)
+            # `RowInput` says np.ndarray, on the device, too.
+            values: Any = None if item.values is None else (_wide if wide else _on_device)(item.values)
+            bitmap: Any = None if item.bitmap is None else _on_device(item.bitmap)
             moved[id(item)] = replace(item, values=values, bitmap=bitmap)
     return [moved[id(item)] for item in inputs]
 
@@ -395,7 +402,7 @@ def _panes(time, base, width, reciprocal, first, pane):  # type: ignore[no-untyp
         pane[i] = first + pane_after(time[i], base, width, reciprocal)
 
 
-def panes_of(time: Any, width: int, origin: int, first: int) -> Any:
+def panes_of(time: DeviceArray, width: int, origin: int, first: int) -> DeviceArray:
     """int64[n]: floor((time - origin) / width) of times (int64[n], on the device) at most `REACH` apart, the first
     pane of which is `first`.
     """
@@ -409,20 +416,20 @@ def _wrapped(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _on_device(array: Any) -> Any:
+def _on_device(array: np.ndarray | DeviceArray) -> DeviceArray:
     return to_device(array) if isinstance(array, np.ndarray) else array
 
 
-def _wide(values: Any) -> Any:
+def _wide(values: np.ndarray | DeviceArray) -> DeviceArray:
     if not isinstance(values, np.ndarray):
         return values
     flat = to_device(np.ascontiguousarray(values).reshape(-1))
     return flat.reshape(len(values), 2)
 
 
-def _sizes(layout: CellLayout, m: int) -> list[tuple[int, Any]]:
+def _sizes(layout: CellLayout, m: int) -> list[Length]:
     """(values, dtype) of the arrays of m cells."""
-    return [(m, word) for c in layout.columns for word in (*c.words, *([np.uint8] if c.nullable else []))]
+    return [(m, word) for c in layout.columns for word in (*c.words, *(["uint8"] if c.nullable else []))]
 
 
 __all__ = [

@@ -22,6 +22,7 @@ from numba import config, cuda
 
 from gpuwin_kernels.cuda import compiler, driver, numpy_names, pool, scratch
 from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, sent, waited, waits
+from gpuwin_kernels.cuda.device_array import DeviceArray, Kernel, Length, Number, Stream
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
 from gpuwin_kernels.cuda.scratch import Scratch, kept
 from gpuwin_kernels.cuda.staging import Ring, Rings
@@ -111,11 +112,12 @@ def capability() -> tuple[int, int]:
 
 
 @cache
-def _stream() -> Any:
-    return cuda.legacy_default_stream()
+def _stream() -> Stream:
+    there: Stream = cuda.legacy_default_stream()
+    return there
 
 
-def stream() -> Any:
+def stream() -> Stream | int:
     """The stream of all launches and copies, of all threads: the legacy default one, on which CuPy and CCCL work too.
 
     States pass from thread to thread, and a block that one thread gives back to the pool is the next one's at once. On
@@ -162,23 +164,26 @@ def keep_arrays_apart() -> None:
     _apart[0] = True
 
 
-def empty(n: int, dtype: Any) -> Any:
+def empty(n: int, dtype: np.typing.DTypeLike) -> DeviceArray:
     """A device array [n] with unset contents, of the piece of a batch if there is one. Raises OutOfDeviceMemory."""
     if not n:
         return nothing(np.dtype(dtype))
     piece = scratch.piece()
     if piece is not None:
         at = piece.place(n * np.dtype(dtype).itemsize)
-        if at is not None:
+        if at is not None and piece.whole is not None:
             return part(piece.whole, at, n, dtype)
     sent.arrays += 1
+    made: DeviceArray
     if simulated():
-        return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
+        made = cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
+        return made
     why_not()  # has Numba take its memory from the pool, before it has any
-    return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
+    made = cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
+    return made
 
 
-def pieces(lengths: Sequence[tuple[int, Any]], step: int = scratch.LINE) -> tuple[list[int], int]:
+def pieces(lengths: Sequence[Length], step: int = scratch.LINE) -> tuple[list[int], int]:
     """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all). Arrays begin at
     multiples of `step`.
     """
@@ -192,7 +197,7 @@ def pieces(lengths: Sequence[tuple[int, Any]], step: int = scratch.LINE) -> tupl
 def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
     """The arrays of a batch are made within; see `scratch.batch`."""
 
-    def made(room: int) -> Any:
+    def made(room: int) -> DeviceArray | None:
         if _apart[0]:
             return None
         try:
@@ -203,7 +208,7 @@ def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
     return scratch.batch(of, made)
 
 
-def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
+def together(*lengths: Length, zero: bool = False) -> list[DeviceArray]:
     """Device arrays of (values, dtype) in one piece of memory, which is free when the last of them is gone. They are
     unset, or all `zero`. Raises OutOfDeviceMemory.
     """
@@ -215,7 +220,7 @@ def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
     return arrays
 
 
-def unset(*lengths: tuple[int, Any]) -> tuple[Any, list[Any]]:
+def unset(*lengths: Length) -> tuple[DeviceArray, list[DeviceArray]]:
     """(one piece of memory, int64[k]; device arrays of (values, dtype) in it), which a kernel sets to zero by the way.
     Raises OutOfDeviceMemory.
     """
@@ -227,7 +232,7 @@ def unset(*lengths: tuple[int, Any]) -> tuple[Any, list[Any]]:
     return part(whole, 0, size // 8, np.int64), arrays
 
 
-def part(whole: Any, start: int, n: int, dtype: Any) -> Any:
+def part(whole: DeviceArray, start: int, n: int, dtype: np.typing.DTypeLike) -> DeviceArray:
     """The n values that begin at a byte of uint8 memory of the device."""
     dtype = np.dtype(dtype)
     if not n:
@@ -236,55 +241,62 @@ def part(whole: Any, start: int, n: int, dtype: Any) -> Any:
     if simulated():
         return whole[start:end].view(dtype)
     # As slicing and `view` do, in one step: either takes as long as a small kernel.
-    return type(whole)(shape=(n,), strides=(dtype.itemsize,), dtype=dtype, gpu_data=whole.gpu_data.view(start, end))
+    of: Any = whole
+    made: DeviceArray = type(of)(
+        shape=(n,), strides=(dtype.itemsize,), dtype=dtype, gpu_data=of.gpu_data.view(start, end)
+    )
+    return made
 
 
 @cache
-def nothing(dtype: Any) -> Any:
+def nothing(dtype: np.dtype[Any]) -> DeviceArray:
     """The array [0] of a dtype."""
     why_not()  # see `empty`
-    return cuda.device_array(0, dtype)
+    made: DeviceArray = cuda.device_array(0, dtype)
+    return made
 
 
-def zeros(n: int, dtype: Any) -> Any:
+def zeros(n: int, dtype: np.typing.DTypeLike) -> DeviceArray:
     return full(n, 0, dtype)
 
 
-def full(n: int, value: Any, dtype: Any) -> Any:
+def full(n: int, value: Number, dtype: np.typing.DTypeLike) -> DeviceArray:
     """A device array [n] of one value."""
     out = empty(n, dtype)
     fill(out, value)
     return out
 
 
-def fill(array: Any, value: Any) -> None:
+def fill(array: DeviceArray, value: Number) -> None:
     """Sets all of an array to a value."""
     n = len(array)
     sent.launches["fill"] += n > 0
     if simulated():
         if n:
-            array[:] = np.full(n, value, array.dtype)
+            on_host: Any = array
+            on_host[:] = np.full(n, value, array.dtype)
     elif n:
         with calling_cupy():
             pool.as_cupy(array).fill(value)
 
 
-def scalar(value: Any) -> Any:
+def scalar(value: int | DeviceArray) -> DeviceArray:
     """int64[1] on the device: an int, or what is there already."""
     return full(1, value, np.int64) if isinstance(value, (int, np.integer)) else value
 
 
-def as_cupy(array: Any) -> Any:
+def as_cupy(array: DeviceArray) -> Any:
     """CuPy array over the memory of an array."""
     return pool.as_cupy(array)
 
 
-def as_numba(array: Any) -> Any:
-    """Device array of Numba over the memory of an array. Both libraries work on one stream: nobody waits."""
-    return cuda.as_cuda_array(pool.WithoutStream(pool.contiguous(array)), sync=False)
+def as_numba(array: Any) -> DeviceArray:
+    """Device array of Numba over the memory of an array of CuPy. Both libraries work on one stream: nobody waits."""
+    made: DeviceArray = cuda.as_cuda_array(pool.WithoutStream(pool.contiguous(array)), sync=False)
+    return made
 
 
-def to_device(host: np.ndarray) -> Any:
+def to_device(host: np.ndarray) -> DeviceArray:
     """A copy on the device of a one-dimensional array, through pinned memory; `host` may change at once."""
     host = np.ascontiguousarray(host)
     out = empty(len(host), host.dtype)
@@ -292,18 +304,19 @@ def to_device(host: np.ndarray) -> Any:
     return out
 
 
-def to_words(host: np.ndarray) -> Any:
+def to_words(host: np.ndarray) -> DeviceArray:
     """A copy on the device of uint8[n] as uint64, one at least; what lies behind the last byte is unset."""
     out = empty(max(-(-len(host) // 8), 1), np.uint64)
     _move(np.ascontiguousarray(host), out)
     return out
 
 
-def _move(host: np.ndarray, out: Any) -> None:
+def _move(host: np.ndarray, out: DeviceArray) -> None:
     """Into an array of at least as many bytes."""
     if not len(host):
         return
-    source, target = host.view(np.uint8), out.view(np.uint8)
+    source = host.view(np.uint8)
+    target: Any = out.view(np.uint8)
     sent.moved += 1
     if simulated():
         target[: len(source)].copy_to_device(source)
@@ -322,17 +335,18 @@ def _ring() -> Ring:
 _rings = Rings(_ring)
 
 
-def to_host(array: Any) -> np.ndarray:
+def to_host(array: DeviceArray) -> np.ndarray:
     """A copy on the host; waits for what was launched before."""
     waited()
+    there: Any = array
     out: np.ndarray
     if simulated():
-        out = array.copy_to_host()
+        out = there.copy_to_host()
         return out
     out = np.empty(array.shape, array.dtype)
     if out.size:
-        array.copy_to_host(out, stream=stream())
-        stream().synchronize()
+        there.copy_to_host(out, stream=_stream())
+        _stream().synchronize()
     return out
 
 
@@ -359,7 +373,7 @@ REGISTRY: dict[str, Registered] = {}
 """Every kernel there is, by name; generated ones are entered when they are generated."""
 
 
-def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Callable[..., None]], Any]:
+def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Callable[..., None]], Kernel]:
     """Makes a kernel. `signatures`: the arguments' types in Numba's notation, for compilation without a device.
 
     `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory.
@@ -367,16 +381,19 @@ def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Cal
     if not signatures:
         raise ValueError("a kernel needs a signature, or nothing compiles it where there is no device")
 
-    def made(function: Callable[..., None]) -> Any:
+    def made(function: Callable[..., None]) -> Kernel:
         own = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         REGISTRY[own] = Registered(own, function, signatures, hot)
+        made: Kernel
         if simulated():
-            return cuda.jit(_wrapping(function))
-        made = cuda.jit(function)
+            made = cuda.jit(_wrapping(function))
+            return made
+        compiled = cuda.jit(function)
         if Path(function.__code__.co_filename).is_file():  # a kernel with a merge of the user is in none
             from gpuwin_kernels.cuda.code_cache import KernelCache
 
-            made._cache = KernelCache(function)
+            compiled._cache = KernelCache(function)
+        made = compiled
         return made
 
     return made
@@ -388,7 +405,7 @@ def _wrapping(function: Callable[..., None]) -> Callable[..., None]:
     The simulator looks for `cuda` among the globals of what it runs, so they must be the kernel's own.
     """
 
-    def quiet(*arguments: Any) -> None:
+    def quiet(*arguments: object) -> None:
         with errstate(all="ignore"):
             function(*arguments)
 
@@ -408,14 +425,14 @@ def launches() -> int:
     return sent.launches.total()
 
 
-def launch(kernel: Any, n: int, *arguments: Any) -> None:
+def launch(kernel: Kernel, n: int, *arguments: object) -> None:
     """One thread for each of n things; nothing if there is none."""
     if n > 0:
         size = threads()
         _launch(kernel, ((n + size - 1) // size, size, stream()), arguments)
 
 
-def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
+def launch_over(kernel: Kernel, n: int, *arguments: object, shared: int = 0) -> None:
     """As many threads as the device has room for, each of which strides over n things. `shared`: bytes for a block."""
     if n > 0:
         size = threads()
@@ -423,7 +440,7 @@ def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
         _launch(kernel, (blocks, size, stream(), shared), arguments)
 
 
-def _launch(kernel: Any, grid: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
+def _launch(kernel: Kernel, grid: tuple[object, ...], arguments: tuple[object, ...]) -> None:
     """Launches a kernel. The driver takes memory of its own to load it: where it finds none, what the pool holds and
     nobody uses goes back to it. Raises OutOfDeviceMemory where that is not enough.
     """
@@ -450,7 +467,7 @@ def _room() -> int:
     return 8 * int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
-def concat(parts: Sequence[Any]) -> Any:
+def concat(parts: Sequence[DeviceArray]) -> DeviceArray:
     """Device arrays of one dtype, one after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -459,7 +476,8 @@ def concat(parts: Sequence[Any]) -> Any:
     for part in parts:
         if len(part):
             sent.launches["copy"] += 1
-            out[at : at + len(part)].copy_to_device(part, stream=stream())
+            target: Any = out[at : at + len(part)]
+            target.copy_to_device(part, stream=stream())
         at += len(part)
     return out
 

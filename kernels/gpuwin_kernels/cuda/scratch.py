@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from gpuwin_kernels.cuda.device_array import DeviceArray
 
 LARGEST = 1 << 24
 """Bytes of a piece. Larger batches spend their time elsewhere, and are to give back what they are done with."""
@@ -37,7 +38,7 @@ class Scratch:
 class _Piece:
     """Piece of memory, cut from the front. `used`: bytes that were asked for, whether there was room or not."""
 
-    def __init__(self, whole: Any, room: int) -> None:
+    def __init__(self, whole: DeviceArray | None, room: int) -> None:
         self.whole = whole
         self.room = room
         self.used = 0
@@ -62,7 +63,7 @@ def piece() -> _Piece | None:
 
 
 @contextmanager
-def batch(scratch: Scratch, make: Callable[[int], Any]) -> Iterator[None]:
+def batch(scratch: Scratch, make: Callable[[int], DeviceArray | None]) -> Iterator[None]:
     """Arrays that this thread makes within are cut from one piece, uint8 memory that `make` makes, or None. Those that
     there is no room for are not, nor are those of a batch that took more than `LARGEST` the last time.
     """

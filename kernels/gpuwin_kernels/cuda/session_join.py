@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges, ranks
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.device_array import DeviceArray, Length
 from gpuwin_kernels.cuda.many import columns_of, gathered, parted
 from gpuwin_kernels.cuda.packed import gather
 from gpuwin_kernels.cuda.ranks import count_mark
@@ -34,14 +34,14 @@ _NO_WATERMARK = Watermark(0, False, 0, 1, 0, 0)
 class DeviceSessions:
     """Sessions in device memory, sorted by (code, start), that do not touch; see `SessionState`."""
 
-    code: Any  # int32[n]
-    start: Any  # int64[n]
-    last: Any  # int64[n]
-    end: Any  # int64[n]
+    code: DeviceArray  # int32[n]
+    start: DeviceArray  # int64[n]
+    last: DeviceArray  # int64[n]
+    end: DeviceArray  # int64[n]
     columns: tuple[CellArrays, ...]
 
     @staticmethod
-    def of(bounds: Iterable[Any], columns: tuple[CellArrays, ...]) -> DeviceSessions:
+    def of(bounds: Iterable[DeviceArray], columns: tuple[CellArrays, ...]) -> DeviceSessions:
         """`bounds`: code, start, last and end."""
         code, start, last, end = bounds
         return DeviceSessions(code, start, last, end, columns)
@@ -49,7 +49,7 @@ class DeviceSessions:
     def __len__(self) -> int:
         return len(self.code)
 
-    def arrays(self) -> list[Any]:
+    def arrays(self) -> list[DeviceArray]:
         """All of them: bounds, then of each column its words and its validity."""
         cells = (array for column in self.columns for array in column.arrays)
         return [self.code, self.start, self.last, self.end, *cells]
@@ -61,11 +61,11 @@ class DeviceSessions:
         columns = tuple(column.each(lambda v: v[:n]) for column in self.columns)
         return DeviceSessions(self.code[:n], self.start[:n], self.last[:n], self.end[:n], columns)
 
-    def take(self, place: Any) -> DeviceSessions:
+    def take(self, place: DeviceArray) -> DeviceSessions:
         """Those at the places int32[m]."""
         return self.like(gathered(self.arrays(), place))
 
-    def like(self, arrays: Sequence[Any]) -> DeviceSessions:
+    def like(self, arrays: Sequence[DeviceArray]) -> DeviceSessions:
         """Sessions of other `arrays`, which lie as these do."""
         code, start, last, end, *rest = arrays
         return DeviceSessions(code, start, last, end, columns_of(self.columns, rest))
@@ -227,16 +227,16 @@ class Joining:
 
     layout: CellLayout
     sessions: DeviceSessions
-    numbers: tuple[Any, Any, Any]
+    numbers: tuple[DeviceArray, DeviceArray, DeviceArray]
     old: int
-    place: Any
-    other: Any
-    lo: Any
-    hi: Any
-    marks: tuple[Any, Any]  # of sessions that close by the watermark that was given, if one was; see `_closing`
-    ends: Any  # int64[3]: the least end, the instant by which they close, and the least end of the others
+    place: DeviceArray
+    other: DeviceArray
+    lo: DeviceArray
+    hi: DeviceArray
+    marks: tuple[DeviceArray, DeviceArray]  # of sessions that close by the watermark, if one was given; see `_closing`
+    ends: DeviceArray  # int64[3]: the least end, the instant by which they close, and the least end of the others
 
-    def closing(self, room: int) -> tuple[Any, Closing]:
+    def closing(self, room: int) -> tuple[DeviceArray, Closing]:
         """(the instant by which sessions close, int64[1]; those, if there is room for them, and the others), by the
         watermark that was given. Does not wait.
         """
@@ -251,7 +251,7 @@ class Joining:
         return _taken(self.sessions, before, room)
 
 
-def blank_for(layout: CellLayout, n: int) -> list[tuple[int, Any]]:
+def blank_for(layout: CellLayout, n: int) -> list[Length]:
     """(values, dtype) of the arrays that begin as zero where lists of n sessions, or room for them, are joined."""
     columns = max(len(layout.columns), 1)
     return [(n, np.int32), (n, np.int32), (n + 1, np.int64), (columns, np.int32), (3, np.int64), ranks.tiles_of(n)]
@@ -261,11 +261,11 @@ def joining(
     layout: CellLayout,
     old: DeviceSessions,
     new: DeviceSessions,
-    count: Any,
+    count: DeviceArray,
     strict: bool,
     heap: HeapArrays | None = None,
-    blank: Sequence[Any] | None = None,
-    closes_by: tuple[Any, Watermark] | None = None,
+    blank: Sequence[DeviceArray] | None = None,
+    closes_by: tuple[DeviceArray, Watermark] | None = None,
 ) -> Joining:
     """Launches what joins the first `count` (int64[1], on the device) of a list with another one. `strict`: sessions
     must overlap to be one; else it is enough that they meet. `heap`: where cells hold texts. `blank`: zeros, as of
@@ -306,10 +306,10 @@ class Taken:
     """
 
     sessions: DeviceSessions
-    count: Any
+    count: DeviceArray
 
 
-def _taken(sessions: DeviceSessions, marked: Any, room: int) -> Taken:
+def _taken(sessions: DeviceSessions, marked: DeviceArray, room: int) -> Taken:
     """Sessions that are marked by a 1 behind the place of each in `marked`, int64[n + 1], which begins with 0."""
     n = len(sessions)
     before = primitives.running_sum(marked)
@@ -331,13 +331,13 @@ def _mark_ending(end, least, bound, before):  # type: ignore[no-untyped-def]
             cuda.atomic.min(bound, 1, e)
 
 
-def _marked(sessions: DeviceSessions, least: int, bound: Any) -> Any:
+def _marked(sessions: DeviceSessions, least: int, bound: DeviceArray) -> DeviceArray:
     before = empty(len(sessions) + 1, np.int64)
     launch(_mark_ending, len(sessions), sessions.end, least, bound, before)
     return before
 
 
-def _bound_of(upto: int) -> Any:
+def _bound_of(upto: int) -> DeviceArray:
     """int64[2] on the device: an instant, and what becomes the least end behind it."""
     return to_device(np.array([upto, _MOST]))
 
@@ -355,10 +355,10 @@ class Closing:
 
     closed: Taken
     left: DeviceSessions
-    first_end: Any
+    first_end: DeviceArray
 
     @property
-    def numbers(self) -> tuple[Any, ...]:
+    def numbers(self) -> tuple[DeviceArray, ...]:
         """Arrays that the host reads: how many close, the least end of the others, and what closes."""
         return (self.closed.count, self.first_end, *self.closed.sessions.arrays())
 
@@ -371,7 +371,9 @@ def closing(sessions: DeviceSessions, upto: int, room: int) -> Closing:
     return _closing(sessions, _marked(sessions, -_MOST - 1, bound), empty(0, np.int64), room, bound[1:])
 
 
-def _closing(sessions: DeviceSessions, marked: Any, tiles: Any, room: int, first_end: Any) -> Closing:
+def _closing(
+    sessions: DeviceSessions, marked: DeviceArray, tiles: DeviceArray, room: int, first_end: DeviceArray
+) -> Closing:
     """Sessions in two, as they are `marked` (see `_taken`), which `tiles` have counted, if there are any."""
     before = ranks.counted(marked, tiles)
     parts = parted(sessions.arrays(), before, tiles, min(room, len(sessions)))
@@ -389,14 +391,14 @@ def _mark_keys(code, flags):  # type: ignore[no-untyped-def]
         flags[i] = 1 if i == 0 or code[i] != code[i - 1] else 0
 
 
-def used_codes(sessions: DeviceSessions) -> Any:
+def used_codes(sessions: DeviceSessions) -> DeviceArray:
     """int32[k], ascending, on the device: the codes that have a session. Waits for how many there are."""
     flags = empty(len(sessions), np.uint8)
     launch(_mark_keys, len(sessions), sessions.code, flags)
     return gather(sessions.code, primitives.select(flags))
 
 
-def recoded(sessions: DeviceSessions, new_code: Any) -> DeviceSessions:
+def recoded(sessions: DeviceSessions, new_code: DeviceArray) -> DeviceSessions:
     """With `new_code[code]` for each code: int32, on the device, ascending where it is used."""
     code = gather(new_code, sessions.code)
     return DeviceSessions(code, sessions.start, sessions.last, sessions.end, sessions.columns)

@@ -12,12 +12,12 @@ tells it, to be read with what came of the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.admission import LATE, UNASSIGNED
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.reductions import least_and_most
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, to_host, together
@@ -70,7 +70,7 @@ def _survey(time, gaps, one_gap, before, passed, gone, surveyed):  # type: ignor
         cuda.atomic.add(surveyed, 4, free)
 
 
-def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
+def survey(time: DeviceArray, gap: int | DeviceArray, before: int, passed: int) -> tuple[DeviceArray, DeviceArray]:
     """Survey of the rows of a batch, in one pass and without a wait. `time` int64[n], n > 0;
     `gap`: microseconds, for all rows or int64[n] on the device; a row is late if its time is before `before`, or if it
     ends at or before `passed` (the smallest int64: none is), and in no session if its gap is not positive.
@@ -127,15 +127,15 @@ class DeviceProtos:
     they are `place[lo[k]:hi[k]]`, in the order of time.
     """
 
-    slot: Any
-    code: Any  # int32[room]
-    start: Any  # int64[room]
-    last: Any  # int64[room]
-    end: Any  # int64[room]
-    lo: Any  # int64[room]
-    hi: Any  # int64[room]
-    place: Any  # int32[n]
-    count: Any  # int64[1]; more than there is room for: then the rest is left out
+    slot: DeviceArray
+    code: DeviceArray  # int32[room]
+    start: DeviceArray  # int64[room]
+    last: DeviceArray  # int64[room]
+    end: DeviceArray  # int64[room]
+    lo: DeviceArray  # int64[room]
+    hi: DeviceArray  # int64[room]
+    place: DeviceArray  # int32[n]
+    count: DeviceArray  # int64[1]; more than there is room for: then the rest is left out
 
 
 @kernel("void(int64[::1], int32[::1], int64, int64, int64, int64, uint64[::1], int32[::1], int64[::1])", hot=True)
@@ -265,18 +265,18 @@ class Cutting:
     bits: int
     end_bits: int
     codes: int
-    packed: Any  # uint64[n], sorted
-    place: Any  # int32[n]
-    ends: Any  # uint64[n], or none
-    before: Any  # int64[n + 1]
-    disorder: Any  # int64[1]: not 0 if a row came after a newer one of its key
+    packed: DeviceArray  # uint64[n], sorted
+    place: DeviceArray  # int32[n]
+    ends: DeviceArray  # uint64[n], or none
+    before: DeviceArray  # int64[n + 1]
+    disorder: DeviceArray  # int64[1]: not 0 if a row came after a newer one of its key
 
     @property
-    def count(self) -> Any:
+    def count(self) -> DeviceArray:
         """int64[1], on the device: how many proto-sessions there are."""
         return self.before[len(self.packed) :]
 
-    def protos(self, room: int, blank: Any = None) -> DeviceProtos:
+    def protos(self, room: int, blank: DeviceArray | None = None) -> DeviceProtos:
         """As many as there is room for. `blank`: memory that becomes zero by the way, int64[k]. Does not wait."""
         n, long = len(self.packed), (room, np.int64)
         slot, code, start, last, end, lo, hi = together((n, np.int32), (room, np.int32), *[long] * 5)
@@ -288,7 +288,15 @@ class Cutting:
         return DeviceProtos(slot, code, start, last, end, lo, hi, self.place, self.count)
 
 
-def cutting(code: Any, time: Any, gap: Any, strict: bool, codes: int, span: Span, in_order: bool = False) -> Cutting:
+def cutting(
+    code: DeviceArray,
+    time: DeviceArray,
+    gap: int | DeviceArray,
+    strict: bool,
+    codes: int,
+    span: Span,
+    in_order: bool = False,
+) -> Cutting:
     """Launches what cuts rows, n > 0, into sessions: `code` int32[n] in [0, codes), or negative for a row that is
     passed over, `time` int64[n] microseconds; `gap`: microseconds, for all rows or int64[n], none negative but of rows
     that are passed over. All on the device.
@@ -316,7 +324,7 @@ def cutting(code: Any, time: Any, gap: Any, strict: bool, codes: int, span: Span
     return Cutting(span, one_gap, bits, end_bits, codes, packed, place, ends, before, disorder)
 
 
-def cut(code: Any, time: Any, gap: Any, strict: bool, codes: int) -> DeviceProtos:
+def cut(code: DeviceArray, time: DeviceArray, gap: int | DeviceArray, strict: bool, codes: int) -> DeviceProtos:
     """As `cutting`, and room for exactly the proto-sessions that there are: waits for the range of times (and gaps),
     and for how many there are.
     """

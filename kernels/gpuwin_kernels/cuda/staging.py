@@ -12,11 +12,11 @@ thread that has the ring calls the driver.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cpu import parallel
+from gpuwin_kernels.cuda.device_array import Event, Stream
 
 ALIGNED = 64
 
@@ -28,7 +28,9 @@ class Ring:
     one that the copies are launched on.
     """
 
-    def __init__(self, half: int, pinned: Callable[[int], np.ndarray], event: Callable[[], Any], stream: Any) -> None:
+    def __init__(
+        self, half: int, pinned: Callable[[int], np.ndarray], event: Callable[[], Event], stream: Stream | int
+    ) -> None:
         if half < ALIGNED or half % ALIGNED:
             raise ValueError(f"half a ring has a multiple of {ALIGNED} bytes, not {half}")
         self._size = half

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuwin_kernels.cuda.cells import Combining
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.many import Beside, Source, alone
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import cuda, empty, to_device
@@ -133,7 +134,7 @@ def source_of(combining: tuple[bool, ...], ahead: bool) -> Source:
     return tuple(arguments), tuple(lines), imports
 
 
-def cuts(runs: Sequence[DeviceCells | Combining], pane: int) -> Any:
+def cuts(runs: Sequence[DeviceCells | Combining], pane: int) -> DeviceArray:
     """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
     first that does not. Of runs that are being combined, it tells of what they will be. Does not wait.
     """
@@ -144,8 +145,8 @@ def cuts(runs: Sequence[DeviceCells | Combining], pane: int) -> Any:
 
 
 def cuts_beside(
-    runs: Sequence[DeviceCells | Combining], surveyed: Any, watermark: Watermark, panes: Panes
-) -> tuple[Any, Any, list[Beside]]:
+    runs: Sequence[DeviceCells | Combining], surveyed: DeviceArray, watermark: Watermark, panes: Panes
+) -> tuple[DeviceArray, DeviceArray, list[Beside]]:
     """(int64[2]: the last window that is closed after a batch, and the oldest pane that others need; `cuts` there, of
     at least one run), on the device, and what finds both, which a kernel has to do by the way. `surveyed`: of the
     batch, as `late.survey`.
@@ -159,12 +160,14 @@ def cuts_beside(
     return bounds, out, besides
 
 
-def _cut(runs: Sequence[DeviceCells | Combining], bounds: Any, ahead: tuple[Any, ...]) -> tuple[Any, list[Beside]]:
+def _cut(
+    runs: Sequence[DeviceCells | Combining], bounds: DeviceArray, ahead: tuple[object, ...]
+) -> tuple[DeviceArray, list[Beside]]:
     """Where the cuts will be, and what finds them."""
     out, besides = empty(2 * len(runs), np.int64), []
     for first in range(0, len(runs), _MOST_CUTS):
         some = runs[first : first + _MOST_CUTS]
-        given: list[Any] = []
+        given: list[object] = []
         for run in some:
             given += [run.packed, run.before, run.code_bits, run.first] if isinstance(run, Combining) else [run.pane]
         source = source_of(tuple(isinstance(run, Combining) for run in some), len(ahead) > 0)
