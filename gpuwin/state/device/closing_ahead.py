@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from gpuwin.state.device.runs import DeviceRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda import watermark as rule
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.many import Beside
 from gpuwin_kernels.cuda.rows import Aggregation, DeviceCells
 from gpuwin_kernels.cuda.runtime import to_device
@@ -50,7 +50,7 @@ class Ahead:
     cells_room: int | None  # of the keys that are touched
     cells: DeviceCells
     windows: kernel.DeviceWindows
-    numbers: tuple[Any, ...]
+    numbers: tuple[DeviceArray, ...]
 
     def cells_of(self, count: int) -> DeviceCells | None:
         """Cells of the batch, if there was room for so many."""
@@ -80,7 +80,7 @@ class Ahead:
 
 
 def launched(
-    state: DevicePaneState, begun: Aggregation, room: int, surveyed: Any, to_emit: WindowsToEmit
+    state: DevicePaneState, begun: Aggregation, room: int, surveyed: DeviceArray, to_emit: WindowsToEmit
 ) -> Ahead | None:
     """Launch of the kernels that find the windows to emit once the rows of `begun` are in the state, in at most `room`
     cells of known keys. `surveyed`: the survey of these rows, as of `late.survey`. None if it is not known about how

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.panes.walks import WindowBatch
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.runtime import to_host
 
 
@@ -35,7 +35,7 @@ class Cut:
 
     pane: int
     runs: tuple[DeviceRun, ...]
-    places: Any
+    places: DeviceArray | None
     on_host: np.ndarray | None = None
 
     def fits(self, runs: Sequence[DeviceRun], pane: int) -> bool:
@@ -47,6 +47,7 @@ class Cut:
     def of(self, run: DeviceRun) -> tuple[int, int]:
         """(cells before the pane, the pane of the first that stays) of one of the runs. Waits if it must."""
         if self.on_host is None:
+            assert self.places is not None
             self.on_host = to_host(self.places)
         number = next(number for number, known in enumerate(self.runs) if known is run)
         return int(self.on_host[2 * number]), int(self.on_host[2 * number + 1])

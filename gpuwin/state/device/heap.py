@@ -18,6 +18,7 @@ from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.key_tuples import by_index
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import list_used
@@ -44,7 +45,8 @@ class DeviceHeap(BytesHeap):
     def __init__(self, room: int = 0) -> None:
         """`room`: so many texts are expected. Raises OutOfDeviceMemory."""
         self._texts = DeviceByteKeys(room)
-        self._dictionaries: list[tuple[pa.Array, Any]] = []  # kept alive, so that they can be known by their addresses
+        # Kept alive, so that they can be known by their addresses.
+        self._dictionaries: list[tuple[pa.Array, DeviceArray]] = []
         self._expected: int | None = None  # bytes of the texts that are taken at a time: no result depends on it
         self._data, self._offsets = (
             Appended(np.empty(0, np.uint8)),
@@ -72,7 +74,7 @@ class DeviceHeap(BytesHeap):
     def put(self, array: pa.Array) -> np.ndarray:
         return to_host(self.codes_of(array))
 
-    def codes_of(self, array: pa.Array) -> Any:
+    def codes_of(self, array: pa.Array) -> DeviceArray:
         """Codes as of `put`, which stay on the device. Waits once, and more often for texts that are new; not for a
         dictionary that came before.
         """
@@ -85,7 +87,7 @@ class DeviceHeap(BytesHeap):
             array = array.dictionary_decode()
         return key_values.whole(self._codes_of(array))
 
-    def _codes_of_dictionary(self, dictionary: pa.Array) -> Any:
+    def _codes_of_dictionary(self, dictionary: pa.Array) -> DeviceArray:
         """Codes of the values of a dictionary, int32, on the device; those of a dictionary that comes again are
         known.
         """
@@ -97,7 +99,7 @@ class DeviceHeap(BytesHeap):
         self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (copied(dictionary), codes)]
         return codes
 
-    def _codes_of(self, array: pa.Array) -> Any:
+    def _codes_of(self, array: pa.Array) -> DeviceArray:
         """Codes, int32[n], on the device."""
         if not len(array):
             return empty(0, np.int32)
@@ -106,7 +108,7 @@ class DeviceHeap(BytesHeap):
         words = to_words(data[base : int(offsets[-1])])
         return self._enter(ByteRows(words, to_device(offsets), base, empty(0, np.uint8)))
 
-    def _enter(self, rows: ByteRows) -> Any:
+    def _enter(self, rows: ByteRows) -> DeviceArray:
         found = self._texts.looked_up_rows(rows)
         return finished(self._texts, found, to_host(found.counters))
 
@@ -154,7 +156,7 @@ class DeviceHeap(BytesHeap):
         new_code[used] = np.arange(len(used))
         return self._of(to_device(np.asarray(used, np.int64))), new_code
 
-    def _of(self, codes: Any) -> DeviceHeap:
+    def _of(self, codes: DeviceArray) -> DeviceHeap:
         """Heap of the texts of these codes (int32[m] or int64[m] on the device, all different), in this order."""
         heap = DeviceHeap(len(codes))
         if len(codes):
@@ -218,15 +220,16 @@ class CodesThere(BytesHeap):
 
     def __init__(self, heap: DeviceHeap) -> None:
         self._heap = heap
-        self._known: list[tuple[pa.Array, Any]] = []
+        self._known: list[tuple[pa.Array, np.ndarray]] = []
 
-    def put(self, array: pa.Array) -> Any:
+    def put(self, array: pa.Array) -> np.ndarray:
         for known, codes in self._known:
             if known is array:
                 return codes
-        codes = self._heap.codes_of(array)
-        self._known.append((array, codes))
-        return codes
+        there: Any = self._heap.codes_of(array)
+        found: np.ndarray = there  # of the device, as the arrays of `CellArrays` are
+        self._known.append((array, found))
+        return found
 
 
 def heap_of(layout: CellLayout, heap: BytesHeap) -> BytesHeap:
@@ -281,7 +284,7 @@ def _without_dead(layout: CellLayout, heap: DeviceHeap, runs: list[Columns]) -> 
     ]
 
 
-def _renumbered(cells: CellArrays, before: Any) -> CellArrays:
+def _renumbered(cells: CellArrays, before: DeviceArray) -> CellArrays:
     *others, codes = cells.values
     renumbered: Any = kernel.renumbered(codes, before)  # `CellArrays` says np.ndarray, on the device, too
     return CellArrays((*others, renumbered), cells.valid)

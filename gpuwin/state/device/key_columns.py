@@ -19,7 +19,8 @@ from gpuwin.state.keys.dictionary import FEWER
 from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import key_values
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
-from gpuwin_kernels.cuda.key_table import NEW, REFUSED, KeyTable, LookedUp
+from gpuwin_kernels.cuda.device_array import DeviceArray
+from gpuwin_kernels.cuda.key_table import NEW, REFUSED, KeyTable, LookedUp, Rows
 from gpuwin_kernels.cuda.key_tuples import by_index
 from gpuwin_kernels.cuda.keys import DeviceKeys
 from gpuwin_kernels.cuda.runtime import empty, kept, to_device, to_words
@@ -31,17 +32,17 @@ class Found:
     `counters`: numbers that the host has to read for `finished`; `steps`: the values that it goes on with.
     """
 
-    codes: Any
-    counters: tuple[Any, ...]
-    steps: Any
+    codes: DeviceArray
+    counters: tuple[DeviceArray, ...]
+    steps: Any  # of a type of its own for each kind of column
 
 
 class DeviceKeyColumn(Protocol):
     """Key column, as `key_columns.KeyColumn`, in two halves: the first does not wait for the device."""
 
-    def looked_up(self, array: pa.Array, gone: Any) -> Found: ...
+    def looked_up(self, array: pa.Array, gone: DeviceArray | None) -> Found: ...
 
-    def finished(self, found: Found, counters: list[np.ndarray]) -> Any: ...
+    def finished(self, found: Found, counters: list[np.ndarray]) -> DeviceArray: ...
 
     def take(self, codes: np.ndarray) -> pa.Array: ...
 
@@ -54,7 +55,7 @@ class DeviceKeyColumn(Protocol):
     def nbytes(self) -> int: ...
 
 
-def finished(table: KeyTable[Any], found: LookedUp[Any], counters: np.ndarray) -> Any:
+def finished(table: KeyTable[Rows], found: LookedUp[Rows], counters: np.ndarray) -> DeviceArray:
     """Codes, int32[n] on the device; see `KeyTable.finished`. Raises gpuwin.LimitExceeded at 2**30 keys."""
     try:
         return table.finished(found, counters)
@@ -67,7 +68,7 @@ def any_new(counters: Sequence[np.ndarray]) -> bool:
     return any(bool(c[REFUSED]) or bool(c[NEW]) for c in counters)
 
 
-def validity_of(array: pa.Array) -> tuple[Any, int]:
+def validity_of(array: pa.Array) -> tuple[DeviceArray, int]:
     """(Arrow bitmap in device memory, of the bytes that are used, and the offset in bits); empty if nothing is null."""
     bitmap, offset = bitmap_of(array)
     if not len(bitmap):
@@ -130,15 +131,15 @@ class IntColumn:
         self._mirrored = MirroredKeys(room)
         self._keys = self._mirrored.keys
 
-    def looked_up(self, array: pa.Array, gone: Any) -> Found:
+    def looked_up(self, array: pa.Array, gone: DeviceArray | None) -> Found:
         array = plain_array(array)
         found = self._keys.looked_up(self._moved(array), *validity_of(array), gone)
         return Found(found.codes, (found.counters,), found)
 
-    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+    def finished(self, found: Found, counters: list[np.ndarray]) -> DeviceArray:
         return finished(self._keys, found.steps, counters[0])
 
-    def _moved(self, array: pa.Array) -> Any:
+    def _moved(self, array: pa.Array) -> DeviceArray:
         """Values, int64[n] in device memory."""
         if self._dtype.kind == "b":
             packed = array.buffers()[1]
@@ -197,12 +198,12 @@ class ByteColumn:
         self._keys = DeviceByteKeys(room)
         self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # by code
 
-    def looked_up(self, array: pa.Array, gone: Any) -> Found:
+    def looked_up(self, array: pa.Array, gone: DeviceArray | None) -> Found:
         array = plain_array(array)
         found = self._keys.looked_up_rows(self._moved(array), gone)
         return Found(found.codes, (found.counters,), found)
 
-    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+    def finished(self, found: Found, counters: list[np.ndarray]) -> DeviceArray:
         return finished(self._keys, found.steps, counters[0])
 
     def _moved(self, array: pa.Array) -> ByteRows:
@@ -244,10 +245,10 @@ class _ByIndex:
 
     values: Found
     dictionary: pa.Array
-    index: tuple[Any, Any, int]
-    gone: Any
+    index: tuple[DeviceArray, DeviceArray, int]
+    gone: DeviceArray
 
-    def codes(self, code_of: Any) -> Any:
+    def codes(self, code_of: DeviceArray) -> DeviceArray:
         return by_index(*self.index, self.gone, code_of)
 
 
@@ -256,19 +257,18 @@ class RecodedColumn:
 
     def __init__(self, column: DeviceKeyColumn) -> None:
         self._column = column
-        self._dictionary: pa.Array | None = None  # a copy of the last one
-        self._code_of: Any = None  # the codes of its values
+        self._known: tuple[pa.Array, DeviceArray] | None = None  # a copy of the last one, and the codes of its values
         self._null = False  # whether that of null is behind them
 
-    def looked_up(self, array: pa.Array, gone: Any) -> Found:
+    def looked_up(self, array: pa.Array, gone: DeviceArray | None) -> Found:
         if not pa.types.is_dictionary(array.type) or len(array.dictionary) > FEWER * len(array):
             found = self._column.looked_up(array, gone)
             return Found(found.codes, found.counters, found)
         dictionary, index = array.dictionary, self._index(array.indices)
         gone = empty(0, np.uint8) if gone is None else gone
         has_null = array.indices.null_count > 0
-        if self._dictionary is not None and self._dictionary.equals(dictionary) and (self._null or not has_null):
-            return Found(by_index(*index, gone, self._code_of), (), None)
+        if self._known is not None and self._known[0].equals(dictionary) and (self._null or not has_null):
+            return Found(by_index(*index, gone, self._known[1]), (), None)
         values = plain_array(dictionary)
         if has_null:
             values = pa.concat_arrays([values, pa.nulls(1, values.type)])
@@ -277,19 +277,19 @@ class RecodedColumn:
         rows = _ByIndex(known, dictionary, index, gone)
         return Found(rows.codes(known.codes), known.counters, rows)
 
-    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+    def finished(self, found: Found, counters: list[np.ndarray]) -> DeviceArray:
         rows = found.steps
         if rows is None:
             return found.codes
         if isinstance(rows, Found):
             return self._column.finished(rows, counters)
         code_of = self._column.finished(rows.values, counters)
-        self._dictionary, self._code_of = copied(rows.dictionary), code_of
+        self._known = copied(rows.dictionary), code_of
         self._null = len(code_of) > len(rows.dictionary)
         return rows.codes(code_of) if any_new(counters) else found.codes
 
     @staticmethod
-    def _index(indices: pa.Array) -> tuple[Any, Any, int]:
+    def _index(indices: pa.Array) -> tuple[DeviceArray, DeviceArray, int]:
         dtype = np.dtype(indices.type.to_pandas_dtype())
         raw = fixed_values(indices, dtype)
         return key_values.whole(to_device(raw.view(np.int64) if dtype == np.uint64 else raw)), *validity_of(indices)

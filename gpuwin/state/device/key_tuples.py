@@ -8,22 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.device.key_columns import Found, MirroredKeys, any_new, device_column, finished
 from gpuwin.state.keys.columns import take_tuples
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.key_table import LookedUp
 from gpuwin_kernels.cuda.key_tuples import paired
+from gpuwin_kernels.cuda.keys import IntRows
 from gpuwin_kernels.cuda.runtime import to_host
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
     columns: list[Found]
-    pairs: list[LookedUp[Any]]
+    pairs: list[LookedUp[IntRows]]
 
 
 class DeviceTuples:
@@ -35,7 +36,7 @@ class DeviceTuples:
         self._columns = [device_column(type_, room if one else 0) for type_ in types]
         self._pairs = [MirroredKeys(room) for _ in types[1:]]
 
-    def looked_up(self, arrays: Sequence[pa.Array], gone: Any) -> Found:
+    def looked_up(self, arrays: Sequence[pa.Array], gone: DeviceArray | None) -> Found:
         """Rows whose tuples are looked up, without a wait. `gone`: uint8[n], rows that are passed over, or None."""
         columns = [column.looked_up(array, gone) for column, array in zip(self._columns, arrays, strict=True)]
         codes, steps = columns[0].codes, _Steps(columns, [])
@@ -45,11 +46,11 @@ class DeviceTuples:
         counters = (*chain.from_iterable(found.counters for found in columns), *(p.counters for p in steps.pairs))
         return Found(codes, counters, steps)
 
-    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+    def finished(self, found: Found, counters: list[np.ndarray]) -> DeviceArray:
         """Codes, int32[n] on the device. After new values, pairs are looked up again, for a wait each."""
         steps: _Steps = found.steps
         rest, first = iter(counters), len(counters) - len(steps.pairs)
-        codes, again = None, any_new(counters[:first])
+        codes, again = steps.columns[0].codes, any_new(counters[:first])
         for number, (column, known) in enumerate(zip(self._columns, steps.columns, strict=True)):
             other = column.finished(known, [next(rest) for _ in known.counters])
             if not number:
@@ -81,7 +82,7 @@ class DeviceTuples:
         return sum(c.nbytes for c in self._columns) + sum(p.nbytes for p in self._pairs)
 
 
-def _looked_up(pairs: MirroredKeys, high: Any, low: Any) -> LookedUp[Any]:
+def _looked_up(pairs: MirroredKeys, high: DeviceArray, low: DeviceArray) -> LookedUp[IntRows]:
     values, unknown = paired(high, low)
     return pairs.keys.looked_up(values, gone=unknown)
 

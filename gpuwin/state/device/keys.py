@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from gpuwin.state.device.key_columns import encodes as encodes_column
 from gpuwin.state.device.key_tuples import DeviceTuples
 from gpuwin.state.keys.columns import value_type
 from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import to_host
 
@@ -55,26 +55,26 @@ class DeviceKeyDictionary(KeyDictionary):
 
     # -- codes of rows -----------------------------------------------------------------------------------------------
 
-    def looked_up(self, columns: Sequence[pa.Array], gone: Any) -> Found:
+    def looked_up(self, columns: Sequence[pa.Array], gone: DeviceArray | None) -> Found:
         """Rows (at least one) whose keys are looked up on the device. Does not wait. `gone`: uint8[n] on the device,
         rows that are passed over; None or empty: none.
         """
         return self._device.looked_up(columns, gone)
 
-    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+    def finished(self, found: Found, counters: list[np.ndarray]) -> DeviceArray:
         """Codes of rows that were looked up, int32[n] on the device; -1 for those that were passed over. `counters`:
         those of `found`, on the host. Raises gpuwin.LimitExceeded at 2**30 keys.
         """
         return self._device.finished(found, counters)
 
-    def codes_of(self, columns: Sequence[pa.Array], length: int) -> Any:
+    def codes_of(self, columns: Sequence[pa.Array], length: int) -> DeviceArray:
         """Codes as of `encode`, of at least one row, which stay on the device: int32[length]. Waits for new keys."""
         if any(len(column) != length for column in columns):
             raise ValueError(f"key columns of {[len(c) for c in columns]} rows, expected {length}")
         with self._lock:
             return self._encoded(columns)
 
-    def _encoded(self, arrays: Sequence[pa.Array]) -> Any:
+    def _encoded(self, arrays: Sequence[pa.Array]) -> DeviceArray:
         found = self.looked_up(arrays, None)
         return self.finished(found, read(*found.counters))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import DeviceCells
@@ -351,7 +351,7 @@ class DevicePaneState:
         numbers = [found.count]
         numbers += [] if found.overflow is None else [found.overflow]
         numbers += [] if found.cells is None else [found.cells]
-        numbers += [] if cut is None or cut.on_host is not None else [cut.places]
+        numbers += [] if cut is None or cut.places is None or cut.on_host is not None else [cut.places]
         whole = len(found.code) <= max_rows
         read_all = read(*numbers, *(all_arrays(found) if whole else ()))
         count = int(read_all[0][0])
@@ -398,7 +398,7 @@ class DevicePaneState:
         return WindowBatch(empty.code, empty.pane, empty.columns)
 
 
-def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
+def _recoded(cells: DeviceCells, mapping: DeviceArray) -> DeviceCells:
     return DeviceCells(cells.pane, kernel.gather(mapping, cells.code), cells.columns)
 
 
@@ -413,7 +413,7 @@ def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[W
         yield window_batch(found, read(*(a[rows] for a in all_arrays(found))))
 
 
-def all_arrays(found: kernel.DeviceWindows) -> list[Any]:
+def all_arrays(found: kernel.DeviceWindows) -> list[DeviceArray]:
     """Arrays of windows: code, window, and those of the columns."""
     return [found.code, found.window, *cell_arrays(found.columns)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from gpuwin.state.cells import Columns, cell_arrays, is_exact_sum
 from gpuwin.state.panes.runs import Run
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.cells import combine
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
@@ -44,7 +45,12 @@ class DeviceRun:
 
     @staticmethod
     def from_cells(
-        layout: CellLayout, pane: np.ndarray, code: Any, columns: Columns, codes: int, heap: HeapArrays | None = None
+        layout: CellLayout,
+        pane: np.ndarray,
+        code: DeviceArray,
+        columns: Columns,
+        codes: int,
+        heap: HeapArrays | None = None,
     ) -> DeviceRun:
         """Run of cells of the host in any order, at least one, as of `Run.from_cells`: pane int64[n]; `code` int32[n]
         on the device, below `codes`; `heap`: where cells hold texts. Raises RangeOverflow, TooFarApart,
@@ -84,10 +90,11 @@ def magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
 
 def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
     """Cells in device memory; arrays that are there are taken as they are."""
-    return tuple(c.each(_there) for c in columns)
+    there: Callable[[np.ndarray], Any] = _there  # `CellArrays` says np.ndarray, on the device, too
+    return tuple(c.each(there) for c in columns)
 
 
-def _there(array: Any) -> Any:
+def _there(array: np.ndarray | DeviceArray) -> DeviceArray:
     return to_device(array) if isinstance(array, np.ndarray) else array
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import ranges
 from gpuwin_kernels.cuda import session_join as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
@@ -183,16 +183,16 @@ class DeviceSessionState:
     def joining(
         self,
         protos: DeviceSessions,
-        count: Any,
+        count: DeviceArray,
         strict: bool,
-        blank: Sequence[Any] | None = None,
-        closes_by: tuple[Any, Watermark] | None = None,
+        blank: Sequence[DeviceArray] | None = None,
+        closes_by: tuple[DeviceArray, Watermark] | None = None,
     ) -> Joining:
         """Launch of the join of the open sessions with others on the device; see `kernel.joining`. Does not wait."""
         heap = arrays_of_heap(self.heap)
         return kernel.joining(self.layout, self.open, protos, count, strict, heap, blank, closes_by)
 
-    def closing_ahead(self, begun: Joining) -> tuple[Any, Closing] | None:
+    def closing_ahead(self, begun: Joining) -> tuple[DeviceArray, Closing] | None:
         """Launch of the kernels that take the sessions that close by the watermark from those that `joining` makes,
         with room for about as many as the last time; None if that is not known. Does not wait.
         """
