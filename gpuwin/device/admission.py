@@ -5,7 +5,6 @@ at rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gpuwin.bounds import Bounds
 from gpuwin.grid import WindowGrid
@@ -13,6 +12,7 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import late
 from gpuwin_kernels.cuda.admission import Moving, Windows, admitted
+from gpuwin_kernels.cuda.device_array import DeviceArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Admission:
     windows: Windows | None = None
     by_end: bool = False
 
-    def survey(self, time: Any, end: Any) -> tuple[Any, tuple[Any, ...]]:
+    def survey(self, time: DeviceArray, end: DeviceArray | None) -> tuple[DeviceArray, tuple[DeviceArray, ...]]:
         """(gone uint8[n], surveyed int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: the
         end of the window that each row carries; with these there is a second `surveyed`, of the ends. Does not wait.
         """

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import (
@@ -64,8 +64,8 @@ class Taken:
     late: int
     before: int
     unassigned: int
-    _at: Any
-    _gone: Any
+    _at: DeviceArray
+    _gone: DeviceArray
 
     def late_places(self) -> np.ndarray:
         """Places of late rows, int64, ascending."""
@@ -87,9 +87,9 @@ class _Rows:
     """Rows in device memory, the survey of their times, and the windows that are expected to be emitted with them."""
 
     inputs: list[RowInput]
-    code: Any
-    at: Any
-    surveyed: Any
+    code: DeviceArray
+    at: DeviceArray
+    surveyed: DeviceArray
     to_emit: WindowsToEmit | None
 
 
@@ -103,7 +103,7 @@ class _Attempt:
     ahead: Ahead | None
 
     @property
-    def numbers(self) -> tuple[Any, ...]:
+    def numbers(self) -> tuple[DeviceArray, ...]:
         return (*self.begun.numbers, *(() if self.ahead is None else self.ahead.numbers))
 
     def run(self, panes: Panes, numbers: list[np.ndarray]) -> DeviceRun:
@@ -120,17 +120,19 @@ class _Attempt:
         return state if self.ahead is None else self.ahead.with_closed(before, run, state, numbers[3:])
 
 
-def places(flags: Any) -> np.ndarray:
+def places(flags: DeviceArray) -> np.ndarray:
     """Places where uint8[n] on the device is not 0, int64, ascending."""
     return to_host(primitives.select(flags)).astype(np.int64)
 
 
-def kept_of(gone: Any, rows: int) -> np.ndarray:
+def kept_of(gone: DeviceArray, rows: int) -> np.ndarray:
     """Places where uint8[rows] on the device is 0, int64, ascending."""
     return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
 
 
-def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some_are: Callable[[], bool]) -> Any:
+def host_codes(
+    keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: DeviceArray, some_are: Callable[[], bool]
+) -> DeviceArray:
     """Codes of the host's dictionary, int32[n] on the device; -1 for rows that are gone (uint8[n], on the device, or
     empty where none can be), which bring no key. `some_are` waits, and returns whether any is.
     """
@@ -147,7 +149,7 @@ def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some
     return to_device(code)
 
 
-def _some_gone(surveyed: tuple[Any, ...]) -> bool:
+def _some_gone(surveyed: tuple[DeviceArray, ...]) -> bool:
     """Whether a survey has found rows that are late or in no window. Waits. Raises TooFarApart."""
     seen = np.sum(read(*surveyed), axis=0)
     if seen[5]:
@@ -266,7 +268,9 @@ class BatchTaker:
                 ahead = closing_ahead.launched(panes, begun, room, rows.surveyed, rows.to_emit)
         return _Attempt(begun, ahead)
 
-    def _in_order(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any, found: Panes) -> DeviceRun:
+    def _in_order(
+        self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: DeviceArray, found: Panes
+    ) -> DeviceRun:
         """Run of rows that are sorted by cell and merged, after rows that do not come in were taken out."""
         at = taken._at
         if taken.late or taken.unassigned:
@@ -278,7 +282,7 @@ class BatchTaker:
         placed = kernel.PlacedRows(code, len(panes.keys), at, found, *self._panes)
         return DeviceRun.of(self.plan.layout, cells_of_rows(self.plan, panes.heap, rows, placed))
 
-    def _on_host(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any) -> DeviceRun:
+    def _on_host(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: DeviceArray) -> DeviceRun:
         """Run made on the host, where sums leave 64 bits on their way, or times lie further apart than a packed cell
         holds: both are rare.
         """

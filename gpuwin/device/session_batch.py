@@ -9,10 +9,9 @@ wrong, it takes the rows again, with what is known then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.packed import TooFarApart
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import (
@@ -71,7 +71,7 @@ class Taken:
     newest: int
     late: int
     free: int
-    _gone: Any
+    _gone: DeviceArray
 
     def late_places(self) -> np.ndarray:
         """Places of late rows, int64, ascending."""
@@ -91,9 +91,9 @@ class _Rows:
     by.
     """
 
-    time: Any
-    gap: Any
-    surveyed: Any
+    time: DeviceArray
+    gap: int | DeviceArray
+    surveyed: DeviceArray
     closes_by: Watermark | None
     inputs: dict[int, RowInput]
     slow: dict[int, CellArrays]
@@ -107,25 +107,24 @@ class _Attempt:
     joining: Joining
     protos: DeviceProtos
     in_order: bool  # the rows of each key are taken as they came
-    disorder: Any
-    overflows: tuple[Any, ...]
-    upto: Any
-    closing: Closing | None  # sessions that end by `upto`, if that was worth a look
+    disorder: DeviceArray
+    overflows: tuple[DeviceArray, ...]
+    closing: tuple[DeviceArray, Closing] | None  # an instant, and sessions that end by it, if that was worth a look
 
     @property
-    def numbers(self) -> tuple[Any, ...]:
+    def numbers(self) -> tuple[DeviceArray, ...]:
         """Numbers for the host: count of proto-sessions; whether rows were out of order; numbers of `joining`; flags of
         sums; and, of sessions that close, the bound and the numbers.
         """
         numbers = (self.protos.count, self.disorder, *self.joining.numbers, *self.overflows)
-        return numbers if self.closing is None else (*numbers, self.upto, *self.closing.numbers)
+        return numbers if self.closing is None else (*numbers, self.closing[0], *self.closing[1].numbers)
 
     def with_closed(self, state: DeviceSessionState, numbers: list[np.ndarray]) -> DeviceSessionState:
         """State after the batch, with the sessions that close, if they were found."""
         if self.closing is None:
             return state
         upto, *closed = numbers[5 + len(self.overflows) :]
-        return state.with_closed(self.closing, int(upto[0]), closed)
+        return state.with_closed(self.closing[1], int(upto[0]), closed)
 
 
 class SessionTaker:
@@ -257,9 +256,9 @@ class SessionTaker:
         self,
         state: DeviceSessionState,
         rows: TimedRows,
-        time: Any,
-        gap: Any,
-        surveyed: Any,
+        time: DeviceArray,
+        gap: int | DeviceArray,
+        surveyed: DeviceArray,
         closes_by: Watermark | None,
     ) -> _Rows:
         assert state.heap is not None
@@ -272,7 +271,9 @@ class SessionTaker:
             time, gap, surveyed, closes_by, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap)
         )
 
-    def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:
+    def _begun(
+        self, state: DeviceSessionState, rows: _Rows, code: DeviceArray, codes: int, span: Span, room: int
+    ) -> _Attempt:
         """Attempt whose kernels are all launched, with room for so many proto-sessions. Does not wait. Raises
         TooFarApart.
         """
@@ -294,12 +295,11 @@ class SessionTaker:
         if closes_by is not None:
             with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
                 ahead = state.closing_ahead(joining)
-        upto, closing = (None, None) if ahead is None else ahead
-        return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
+        return _Attempt(joining, protos, in_order, cuts.disorder, overflows, ahead)
 
     def _cells(
-        self, rows: _Rows, protos: DeviceProtos, span: Span, zero: list[Any]
-    ) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
+        self, rows: _Rows, protos: DeviceProtos, span: Span, zero: list[DeviceArray]
+    ) -> tuple[tuple[CellArrays, ...], tuple[DeviceArray, ...]]:
         """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type. `zero`: arrays of zeros,
         as of `rows.zeros_for`.
         """
@@ -319,7 +319,7 @@ class SessionTaker:
             overflows.append(overflow)
         return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)
 
-    def _part(self, numbers: dict[int, Any]) -> CellLayout:
+    def _part(self, numbers: Iterable[int]) -> CellLayout:
         return CellLayout(tuple(self.plan.layout.columns[i] for i in numbers))
 
     def _joined(
