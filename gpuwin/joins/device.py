@@ -7,17 +7,20 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpuwin.joins.kernels import CPU, Arrays
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin_kernels.cuda import joins as kernel
+from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device
 
 log = logging.getLogger("gpuwin")
+
+Made = TypeVar("Made")
 
 
 class Mirrors:
@@ -26,12 +29,13 @@ class Mirrors:
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
 
-    def of(self, array: np.ndarray, made: Callable[[], Any]) -> Any:
+    def of(self, array: np.ndarray, made: Callable[[], Made]) -> Made:
         """Result of `made()`, which is called once for each array."""
         key = id(array)
         known = self._known.get(key)
         if known is not None and known[0]() is array:
-            return known[1]
+            before: Made = known[1]
+            return before
         found = made()
         self._known[key] = weakref.ref(array, lambda _: self._known.pop(key, None)), found
         return found
@@ -49,7 +53,7 @@ class OnCuda:
         self.mirrors = Mirrors()
 
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
-        def found() -> tuple[Any, Any]:
+        def found() -> tuple[DeviceArray, DeviceArray]:
             rows = self._moved(run.code), self._moved(run.time)
             live = self.mirrors.of(run.gone, lambda: kernel.ranked(kernel.live_of(to_device(run.gone), len(run))))
             return kernel.probe_ranked(*rows, live, to_device(code), to_device(least), to_device(most))
@@ -65,7 +69,7 @@ class OnCuda:
         )
 
     def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
-        def found() -> tuple[Any, Any]:
+        def found() -> tuple[DeviceArray, DeviceArray]:
             a, b, c, d = (to_device(array) for array in (*left, *right))
             return kernel.pair_groups(a, b, c, d, keep_left, keep_right)
 
@@ -81,11 +85,11 @@ class OnCuda:
             return CPU.union_groups(left, right)
         return window, left_first, right_first
 
-    def _moved(self, array: np.ndarray) -> Any:
+    def _moved(self, array: np.ndarray) -> DeviceArray:
         return self.mirrors.of(array, lambda: to_device(array))
 
     @staticmethod
-    def _pair(on_device: Callable[[], tuple[Any, Any]], on_host: Callable[[], Arrays]) -> Arrays:
+    def _pair(on_device: Callable[[], tuple[DeviceArray, DeviceArray]], on_host: Callable[[], Arrays]) -> Arrays:
         try:
             a, b = read(*on_device())
         except OutOfDeviceMemory as error:
