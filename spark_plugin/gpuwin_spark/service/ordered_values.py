@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gpuwin.state.buffers import bytes_array, bytes_of
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.physical import array_of, dtype_of, words_of
+from gpuwin.state.physical import array_of, dtype_of, rankable, words_of
 from gpuwin_kernels.layout import MAX, MIN, CellArrays, CellColumn
 
 from . import decimals
@@ -34,7 +34,7 @@ _NOTHING: Final = pa.scalar(b"", pa.large_binary())
 
 def is_wide(ordering: pa.DataType) -> bool:
     """Whether an ordering of this type does not fit 64 bits."""
-    return dtype_of(ordering) in ("bytes", "int128")
+    return not rankable(ordering)
 
 
 def columns_of(m: Merge, kind: str) -> list[CellColumn]:
