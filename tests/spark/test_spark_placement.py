@@ -74,6 +74,24 @@ if SPARK >= (4, 0):  # Spark 3.5 groups by no map
     }
 
 
+#: SQL over `stream` -> words of the reason
+REASONS = {
+    "SELECT max_by(id, str) FROM stream GROUP BY window(ts, '1 minute')": "write max(struct(ordering, value)) FILTER",
+    "SELECT min_by(id, str) FROM stream GROUP BY window(ts, '1 minute')": "write min(struct(ordering, value)) FILTER",
+    "SELECT window(ts, '1 minute') w, short, count(*) FROM stream GROUP BY CUBE(w, short)": "a grouping set leaves the",
+    "SELECT count(*) FROM (SELECT window(ts, '1 minute') w FROM stream) GROUP BY w.start": "from a window(...)",
+    "SELECT w.end, count(*) FROM (SELECT window(ts, '1 minute', '9 seconds') w FROM stream) GROUP BY w.end": "from a w",
+    "SELECT DISTINCT hour(window(ts, '1 minute').start), short FROM stream": "group by the window itself",
+    "SELECT hour(ts), count(*) FROM stream GROUP BY hour(ts)": "neither by a window(...) nor by the event time",
+    "SELECT count(*) FROM (SELECT id, window(ts, '1 minute') w FROM stream) LEFT JOIN "
+    "(SELECT id, window(ts, '1 minute') v FROM stream) USING (id) GROUP BY v": "an outer join may put a null",
+}
+if SPARK >= (4, 0):
+    REASONS["SELECT count(*) FROM stream GROUP BY map('a', short), window(ts, '1 minute')"] = "the key map('a', "
+if SPARK >= (4, 2):
+    REASONS["SELECT max_by(id, int, 2) FROM stream GROUP BY window(ts, '1 minute')"] = "max_by has a third argument"
+
+
 @pytest.mark.parametrize("name", LEFT_TO_SPARK)
 def test_left_to_spark(name: str, both: Both, stream: Stream) -> None:
     query, mode, _, operators = LEFT_TO_SPARK[name]
@@ -87,6 +105,17 @@ def test_reason_is_given(name: str, spark: SparkSession, stream: Stream) -> None
     assert "0 of 1 stateful operators" in text.splitlines()[0], text
     for word in words:
         assert word.lower() in text.lower(), text
+
+
+@pytest.mark.parametrize("sql", REASONS)
+def test_reason_in_the_words_of_the_query(sql: str, spark: SparkSession, stream: Stream) -> None:
+    def build(spark: SparkSession, frame: DataFrame) -> DataFrame:
+        frame.withWatermark("ts", "10 seconds").createOrReplaceTempView("stream")
+        return spark.sql(sql)
+
+    text = explained(spark, build, stream)
+    assert text.splitlines()[0].startswith("0 of "), text
+    assert REASONS[sql] in text
 
 
 def explained(spark: SparkSession, query: Query, stream: Stream) -> str:

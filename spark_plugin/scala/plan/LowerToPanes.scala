@@ -136,6 +136,7 @@ object LowerToPanes extends PredicateHelper {
   private def atItsOwn(e: ExpandExec, at: Int, copies: Seq[Expression]): Found = {
     val columns = e.output.indices.filter(_ != at)
     val passed = columns.map(i => e.projections.map(_(i)).distinct)
+    if (copies.exists(isNull)) return Left("a grouping set leaves the window out, and its rows lie in none")
     if (passed.exists(_.length != 1)) return Left("rows are expanded by more than the window")
     WindowDefinition.ofCopies(copies).map { definition =>
       val list = columns.map { i =>
@@ -146,6 +147,11 @@ object LowerToPanes extends PredicateHelper {
       }
       lowered(e.child, definition)(list :+ _)
     }
+  }
+
+  private def isNull(e: Expression): Boolean = e match {
+    case Literal(value, _) => value == null
+    case _ => false
   }
 
   private def atWindows(w: OverlappingWindowsExec, window: ExprId): Found =

@@ -89,6 +89,8 @@ object MergeSpec {
     case l: Last =>
       kept(l.child, "last").map(_ => Seq(MergeSpec("last", Seq(first, first + 1), nullable = !l.ignoreNulls)))
     case m: MaxMinBy => ofExtremum(m, first)
+    case several if Set("max_by", "min_by")(several.prettyName) =>
+      Left(s"${several.prettyName} has a third argument, and gpuwin merges buffers of one value")
 
     case t: TypedImperativeAggregate[_] =>
       Left(s"${t.prettyName} gathers its values in an object that only Spark's own code can merge")
@@ -153,7 +155,8 @@ object MergeSpec {
           Right(())
         case wide if isWide(m) && SortableBytes.canOrder(wide) && !hasFloats(wide) => Right(())
         case d: DecimalType if !isWide(m) => Right(())
-        case other => Left(s"$name orders by ${other.simpleString}, which gpuwin cannot")
+        case other => Left(s"$name orders by ${other.simpleString}, which gpuwin cannot; write " +
+          s"${merge.take(3)}(struct(ordering, value)) FILTER (WHERE ordering IS NOT NULL) for it")
       }
     } yield Seq(MergeSpec(merge, Seq(first, first + 1)))
   }

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.types.{DecimalType, DoubleType}
 
@@ -39,6 +40,9 @@ object NamedResults {
         case a: AttributeReference if isIt(a) => a.name
         case Alias(e, name) if isIt(e) => name
       }.getOrElse(key.name)
+    }.zip(keys).map {
+      case (SortedMap, key) => nameOfMap(aggregate, key).getOrElse(SortedMap)
+      case (name, _) => name
     }
     val results = aggregate.aggregateExpressions.zip(aggregate.aggregateAttributes).map { case (function, attribute) =>
       def isIt(e: Expression): Boolean = isOne(e, attribute.exprId)
@@ -50,6 +54,18 @@ object NamedResults {
     }
     NamedResults(keyNames, results)
   }
+
+  /** Spark's name of a key that is a map, of which it sorts the entries first. */
+  private val SortedMap = "_groupingmapsort"
+
+  /** The name of the map that such a key is the sorted form of. */
+  private def nameOfMap(aggregate: SparkPlan, key: Attribute): Option[String] =
+    aggregate.collect { case p: ProjectExec => p.projectList.filter(_.exprId == key.exprId) }.flatten.collectFirst {
+      case Alias(sorted: UnaryExpression, _) => sorted.child match {
+        case column: Attribute => column.name
+        case computed => computed.sql
+      }
+    }
 
   private def isOne(e: Expression, id: ExprId): Boolean = e match {
     case a: AttributeReference => a.exprId == id

@@ -25,7 +25,7 @@ object PlannedColumns extends Rule[LogicalPlan] {
     def grid: Option[WindowDefinition] = window.flatMap {
       case Tumbling(grid) => Some(grid)
       case Sliding(grid) => grid
-      case Mixed => None
+      case Mixed | PerhapsNull => None
     }
   }
 
@@ -36,6 +36,8 @@ object PlannedColumns extends Rule[LogicalPlan] {
   final case class Sliding(grid: Option[WindowDefinition]) extends Known
   /** Of a union whose sides have more than one grid, sliding windows, or something else in one of them. */
   case object Mixed extends Known
+  /** Of the side of an outer join that has nulls where no row matched. */
+  case object PerhapsNull extends Known
 
   private val Tag = TreeNodeTag[Noted]("gpuwin.window")
 
@@ -117,7 +119,7 @@ object PlannedColumns extends Rule[LogicalPlan] {
           }
         case join: Join => join.children.zip(Seq(true, false)).flatMap {
           case (side, first) if !ComputedWindow.keepsRows(join.joinType, first) =>
-            side.output.map(_.exprId -> Noted(None, isHidden = true))
+            side.output.map(c => c.exprId -> Noted(came.of(c).window.map(_ => PerhapsNull), isHidden = true))
           case _ => Nil
         }
         case Project(columns, _) => aliases(columns, came)

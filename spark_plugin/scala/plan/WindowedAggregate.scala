@@ -64,7 +64,7 @@ final case class WindowedAggregate(
  * the result expressions of the final aggregate; only the merging of buffers and the state between are the service's.
  */
 object WindowedAggregate {
-  import PlannedColumns.{Mixed, Noted, Sliding}
+  import PlannedColumns.{Mixed, Noted, PerhapsNull, Sliding}
 
   type Found[A] = Either[String, A]
   private[gpuwin] val UnknownShape = "its plan has a shape that gpuwin does not know"
@@ -77,7 +77,7 @@ object WindowedAggregate {
         case a: BaseAggregateExec if a.aggregateExpressions.forall(_.mode == Partial) => Right(a)
         case _ => Left("there is no partial aggregate below the shuffle")
       }
-      windowAttr <- windowAmong(save.keyExpressions, whole)
+      windowAttr <- windowAmong(save.keyExpressions, whole, partial)
       keys = save.keyExpressions.filterNot(key => windowAttr.exists(_.exprId == key.exprId))
       named = NamedResults.of(finalAggregate, keys, save.output)
       _ <- keysTravel(keys, named.keys)
@@ -110,17 +110,27 @@ object WindowedAggregate {
   }
 
   /** The window, or the event time in the place of one, or none where that is allowed. */
-  private def windowAmong(keys: Seq[Attribute], whole: Boolean): Found[Option[Attribute]] =
+  private def windowAmong(keys: Seq[Attribute], whole: Boolean, partial: SparkPlan): Found[Option[Attribute]] =
     keys.filter(k => isWindow(k.dataType)) match {
       case Seq(w) if w.metadata.contains("spark.sessionWindow") => Left("it groups by a session window")
       case Seq(w) => Right(Some(w))
       case Seq() if keys.exists(EventTimeColumn.isOne) => Right(keys.find(EventTimeColumn.isOne))
       case Seq() if keys.isEmpty => Left("it groups by nothing, so that its state is one row")
       case Seq() if whole => Right(None)
+      case Seq() if keys.exists(isOfWindow(_, partial)) => Left("it groups by something computed from a window(...), " +
+        s"and ${GpuWindowConf.WithoutWindow.key} is false; group by the window itself, and select its start and end")
       case Seq() => Left("it groups neither by a window(...) nor by the event time, and " +
         s"${GpuWindowConf.WithoutWindow.key} is false")
       case _ => Left("it groups by more than one window")
     }
+
+  /** Whether a key is computed from a window, which Spark may have folded into it: only windows use that conversion. */
+  private def isOfWindow(key: Attribute, partial: SparkPlan): Boolean =
+    partial.collect { case p: ProjectExec => p.projectList.filter(_.exprId == key.exprId) }.flatten.exists(_.exists {
+      case _: PreciseTimestampConversion => true
+      case field: GetStructField => isWindow(field.child.dataType)
+      case _ => false
+    })
 
   /** The shape of the window, and the plan with panes in its place. */
   private def placedBy(partial: BaseAggregateExec, window: Option[Attribute]): Found[(WindowShape, Lowered)] =
@@ -149,6 +159,7 @@ object WindowedAggregate {
     noted match {
       case Some(Noted(Some(Mixed), _)) =>
         Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
+      case Some(Noted(Some(PerhapsNull), _)) => Left("an outer join may put a null in the place of the window")
       case Some(hidden @ Noted(known, true)) =>
         for {
           grid <- hidden.grid.toRight(OfOnePlan)
