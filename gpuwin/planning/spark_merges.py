@@ -33,7 +33,9 @@ TRIED_SUMS = SparkMerge(
     "most 28 digits. Elsewhere the result is null once the sum overflows on the way, which depends on the order of the "
     "rows",
 )
-EXTREMES = SparkMerge(("min", "max"), "the smaller or larger; structs and arrays too, as Spark orders them")
+EXTREMES = SparkMerge(
+    ("min", "max"), "the smaller or larger; structs and arrays too, as Spark orders them. Not of text with a collation"
+)
 MOMENTS = SparkMerge(("moments",), "count, mean, squared distances")
 THIRD = SparkMerge(("moments3", "moments4"), "count, mean, squared distances, and their third and fourth powers")
 PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
@@ -56,10 +58,10 @@ SETS_OF_VALUES = SparkMerge(
 FIRSTS = SparkMerge(
     ("first", "last"),
     "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
-    "time. With and without `IGNORE NULLS`; of any type, structs, arrays and maps too",
+    "time. With and without `IGNORE NULLS`; [of almost any type](#values-that-travel)",
 )
 BY_ORDER = SparkMerge(
     ("min_by", "max_by"),
-    "values of any type, by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of "
-    "equals the last to arrive. Not with a third argument",
+    "values [of almost any type](#values-that-travel), by an ordering of at most 64 bits (numbers, dates, times, "
+    "decimals of up to 18 digits); of equals the last to arrive. Not with a third argument",
 )
