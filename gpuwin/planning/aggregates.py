@@ -44,6 +44,7 @@ from gpuwin.planning.spark_merges import (
     LINES,
     MOMENTS,
     PIECES,
+    PIVOTS,
     PRODUCTS,
     REGISTERS,
     SETS_OF_VALUES,
@@ -571,6 +572,7 @@ _ONLY_ON_SPARK: tuple[OnSpark, ...] = (
     OnSpark(("listagg", "string_agg"), "ListAgg", PIECES),
     OnSpark(("percentile_disc",), "PercentileDisc", COUNTS_OF_VALUES),
     OnSpark(("mode",), "Mode", COUNTS_OF_VALUES),
+    OnSpark(("pivotfirst",), "PivotFirst", PIVOTS),
 )
 ON_SPARK: Final = (*(one for record in _RECORDS for one in record.spark), *_ONLY_ON_SPARK)
 """All functions of Spark whose buffers the plugin merges: those of the records, then those that compute no aggregate of

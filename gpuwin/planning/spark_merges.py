@@ -65,3 +65,8 @@ BY_ORDER = SparkMerge(
     "values [of almost any type](#values-that-travel), by an ordering of at most 64 bits (numbers, dates, times, "
     "decimals of up to 18 digits); of equals the last to arrive. Not with a third argument",
 )
+PIVOTS = SparkMerge(
+    ("max",),
+    "the value of each column, of which there is one: the upper aggregation of a "
+    "[`PIVOT`](queries.md#queries-of-several-stateful-operators)",
+)

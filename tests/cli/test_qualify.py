@@ -48,6 +48,20 @@ def test_plans(plan: str, node: str, verdict: str, overlap: int | None, words: s
 
 
 @pytest.mark.parametrize(
+    ("plan", "verdict", "words"),
+    [
+        ("tumbling_plain", "can be offloaded", "a window with pivotfirst"),
+        ("session_plain", "stays with Spark", "one value of its pivot may take the place of another"),
+    ],
+)
+def test_upper_aggregation_of_a_pivot(plan: str, verdict: str, words: str) -> None:
+    text = re.sub(r"(partial|merge)_\w+\(", r"\1_pivotfirst(", (CAPTURED / f"{plan}.txt").read_text())
+    (operator,) = read_plan(text)
+    assert operator.verdict == verdict
+    assert words in operator.reason
+
+
+@pytest.mark.parametrize(
     ("plan", "cut", "verdict"),
     [
         ("sliding_plain", r"(?:merge|partial)_sum\(.*?\)", "undecided"),  # of the aggregates

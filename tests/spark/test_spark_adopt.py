@@ -100,6 +100,11 @@ def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
     return minutes.groupBy(F.window(F.window_time("window"), "1 minute")).agg(F.sum("n").alias("n"))
 
 
+def pivoted(_: SparkSession, frame: DataFrame) -> DataFrame:
+    groups = frame.withWatermark("ts", "10 seconds").groupBy("str", F.window("ts", "20 seconds"))
+    return groups.pivot("bool", [True, False]).agg(F.count("id").alias("n"), F.sum("dec10").alias("s"))
+
+
 def instants(_: SparkSession, frame: DataFrame) -> DataFrame:
     return frame.withWatermark("ts", "10 seconds").groupBy("ts", "bool").agg(F.count("*").alias("n"))
 
@@ -143,6 +148,7 @@ CASES = [
     pytest.param(ordered_sessions, how(SESSIONS), ("gpuwin",), id="sessions_ordered"),
     pytest.param(ordered, how(CASE), ("gpuwin",), id="ordered", marks=pytest.mark.sweep),
     pytest.param(stacked, how(CASE), ("gpuwin", "gpuwin", "dedupe"), id="stacked"),
+    pytest.param(pivoted, how(CASE), ("gpuwin", "gpuwin"), id="pivot", marks=pytest.mark.sweep),
     pytest.param(instants, how(CASE), ("gpuwin",), id="instants", marks=pytest.mark.sweep),
 ]
 

@@ -146,6 +146,19 @@ def windows_of_listed(frame: DataFrame) -> DataFrame:
     return lower.groupBy(minute_of("window")).agg(F.sort_array(F.flatten(F.collect_list("l"))).alias("l"))
 
 
+def pivoted(frame: DataFrame, window: Column, values: tuple[object, ...] = (-7, 12, None)) -> DataFrame:
+    """Two aggregations in Spark's plan, since it pivots the results of one: by the pivoted column too."""
+    negative_zero = F.max(F.when(F.col("bool"), F.lit(-0.0)).otherwise(F.lit(float("nan"))))
+    results = (
+        F.count("id").alias("n"),
+        F.sum("dec10").alias("s"),
+        F.max("bool").alias("b"),
+        F.avg("short").alias("a"),
+        negative_zero,
+    )
+    return marked(frame).groupBy("str", window).pivot("short", list(values)).agg(*results)
+
+
 def union(frame: DataFrame, *window: str) -> DataFrame:
     """Two streams of two watermarks, so that the policy decides when a window closes."""
     slow = frame.where("not bool").withWatermark("ts", "2 minutes")
@@ -327,6 +340,16 @@ QUERIES: dict[str, Stacked] = {
         ),
         GPUWIN,
         SAVE,
+    ),
+    "pivot": Stacked(lambda f: pivoted(f, F.window("ts", "20 seconds")), GPUWIN * 2, SAVE * 2, always=True),
+    "pivot_of_sliding_windows": Stacked(
+        lambda f: pivoted(f, F.window("ts", "20 seconds", "8 seconds")), GPUWIN * 2, SAVE * 2
+    ),
+    "pivot_of_sessions": Stacked(
+        lambda f: pivoted(f, F.session_window("ts", "5 seconds")), SPARK_SESSIONS + GPUWIN, SPARK_SESSIONS * 2
+    ),
+    "pivot_of_one_value_twice": Stacked(
+        lambda f: pivoted(f, F.window("ts", "20 seconds"), (12, 12)), SAVE + GPUWIN, SAVE * 2
     ),
     "same_sliding_window": Stacked(lambda f: again(sliding(f), "window"), GPUWIN * 2, SAVE * 2),
     "same_sliding_grouping": Stacked(lambda f: again(sliding(f), "window", "short"), GPUWIN * 2, SAVE * 2),

@@ -51,6 +51,10 @@ NO_AGGREGATION: Final = "gpuwin offloads aggregations by window, and this is ano
 #: Why groups without a window stay there.
 NO_WINDOW: Final = "it groups neither by a window(...) nor by the event time, and spark.gpuwin.withoutWindow is false"
 NO_KEY: Final = "it groups by nothing, so that its state is one row"
+#: Why the upper aggregation of a pivot stays there (`MergeSpec.scala`).
+PIVOT_OF_SESSIONS: Final = (
+    "one value of its pivot may take the place of another, over sessions, in an order that gpuwin does not keep"
+)
 #: Why a node that decides says too little.
 CUT: Final = "the plan was cut; set spark.sql.debug.maxToStringFields=1000 and print it again"
 
@@ -204,6 +208,8 @@ def _judged(
         return PlannedOperator(
             name, "stays with Spark", f"the buffer of {names} cannot be merged by gpuwin", size, slide
         )
+    if size is None and "pivotfirst" in functions:
+        return PlannedOperator(name, "stays with Spark", PIVOT_OF_SESSIONS)
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)
     if any(_CUT.search(r) for r in aggregates[:2]):

@@ -42,13 +42,15 @@ object MergeSpec {
 
   /**
    * The merges of all functions, whose buffers follow each other, then the columns of arrival. `pieces`: with those
-   * whose buffers stay in [[Pieces]].
+   * whose buffers stay in [[Pieces]]. `pivots`: with the columns of pivots, each of which gets one value at most.
    */
-  def ofAll(functions: Seq[AggregateFunction], pieces: Boolean = false): Found = {
+  def ofAll(functions: Seq[AggregateFunction], pieces: Boolean = false, pivots: Boolean = false): Found = {
     val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
     val found = functions.zip(firsts).map {
       case (f, first) if pieces && Pieces.areOf(f) =>
         Right(Seq(MergeSpec(Pieces.mergeOf(f), Seq(first), nullable = false)))
+      case (_: PivotFirst, _) if !pivots => Left("one value of its pivot may take the place of another, " +
+        "over sessions and in other modes than append, in an order that gpuwin does not keep")
       case (f, first) => of(f, first)
     }
     found.collectFirst { case Left(reason) => reason }.toLeft {
@@ -91,6 +93,8 @@ object MergeSpec {
     case m: MaxMinBy => ofExtremum(m, first)
     case several if Set("max_by", "min_by")(several.prettyName) =>
       Left(s"${several.prettyName} has a third argument, and gpuwin merges buffers of one value")
+
+    case p: PivotFirst => ofPivot(p, first)
 
     case t: TypedImperativeAggregate[_] =>
       Left(s"${t.prettyName} gathers its values in an object that only Spark's own code can merge")
@@ -174,6 +178,14 @@ object MergeSpec {
   /** Whether values of a type may differ and be equal: zeros of two signs are. */
   private def hasFloats(dataType: DataType): Boolean =
     dataType.existsRecursively { case FloatType | DoubleType => true; case _ => false }
+
+  /**
+   * The merge of a pivot. It stands above an aggregation by its own groups and the pivoted column, which in append mode
+   * has one result for each column of the pivot, so the larger of two buffers is the one that has a value.
+   */
+  private def ofPivot(p: PivotFirst, first: Int): Found =
+    if (p.aggBufferAttributes.length < p.pivotColumnValues.length) Left("its pivot lists a value twice")
+    else Right(p.aggBufferAttributes.indices.map(i => MergeSpec("max", Seq(first + i))))
 
   private def statistics(merge: String, first: Int, words: Int): MergeSpec =
     MergeSpec(merge, first until first + words, nullable = false)

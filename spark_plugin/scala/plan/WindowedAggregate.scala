@@ -83,7 +83,7 @@ object WindowedAggregate {
       _ <- keysTravel(keys, named.keys)
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
-      merges <- MergeSpec.ofAll(functions, pieces = true)
+      merges <- MergeSpec.ofAll(functions, pieces = true, pivots = save.outputMode.forall(_ == Append))
       placed <- placedBy(partial, windowAttr)
     } yield {
       val (shape, lowered) = placed

@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.{FunctionIdentifier, InternalRow}
 import org.apache.spark.sql.catalyst.analysis.{FunctionRegistry, UnresolvedAlias}
 import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Expression, LeafExpression, Literal,
   RuntimeReplaceable, SortOrder}
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction}
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction, PivotFirst}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.catalyst.plans.logical.{OneRowRelation, Project}
 import org.apache.spark.sql.classic.SparkSession
@@ -23,13 +23,23 @@ object SavedFunction {
   private val RegistersPerWord = 10
 
   /** The function; none where this Spark has no such function with these buffers. */
-  def of(name: String, buffers: Seq[DataType]): Option[AggregateFunction] =
+  def of(name: String, buffers: Seq[DataType]): Option[AggregateFunction] = {
+    val found = if (name == Pivot) Try(pivot(buffers)).toOption else called(name, buffers)
+    found.filter(_.aggBufferAttributes.map(_.dataType) == buffers)
+  }
+
+  private def called(name: String, buffers: Seq[DataType]): Option[AggregateFunction] =
     for {
       children <- Try(inputs(name, buffers).zipWithIndex.map(input)).toOption
       found <- Try(FunctionRegistry.builtin.lookupFunction(FunctionIdentifier(registered(name)), children)).toOption
       function <- aggregate(found)
-      if function.aggBufferAttributes.map(_.dataType) == buffers
     } yield function
+
+  /** The function of pivots, which has no name in SQL. */
+  private val Pivot = "pivotfirst"
+
+  private def pivot(buffers: Seq[DataType]): PivotFirst =
+    PivotFirst(Literal(0), AttributeReference("value", buffers.head)(), buffers.indices)
 
   /** The name of a function in a checkpoint, by which state of one is not read as state of another. */
   def nameOf(function: AggregateFunction): String =

@@ -19,7 +19,7 @@ final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], key
     functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType,
     windowAt: Option[Int]) {
 
-  private val merges = MergeSpec.ofAll(functions, pieces = true)
+  private val merges = MergeSpec.ofAll(functions, pieces = true, pivots = true)
     .fold(reason => throw new GpuWindowException(reason), identity)
   private val buffers = functions.flatMap(_.aggBufferAttributes.map(_.dataType))
   private val places = Seq.fill(window.placeColumns)(LongType)
