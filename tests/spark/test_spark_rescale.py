@@ -320,6 +320,20 @@ def test_source_state_metadata(spark: SparkSession, begun: Path, tmp_path: Path)
     assert [tuple(r) for r in source.select("operatorName", "numPartitions").collect()] == [("gpuwin", 3)]
 
 
+def test_operator_whose_state_is_empty(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """As that of the lower of two operators once its windows are closed. Spark plans no rows as no partitions."""
+
+    def none(session: SparkSession, frame: DataFrame) -> DataFrame:
+        return CASE.query(session, frame.where("id < 0"))
+
+    assert run(spark, none, stream.head(2), CASE.how, tmp_path, enabled=True).error is None
+    assert "operator 0: 2 -> 1 partitions, 0 cells" in rescale_state(spark, str(tmp_path / "checkpoint"), 1)
+    rest = run(spark, CASE.query, stream, CASE.how, tmp_path, enabled=True)
+    assert rest.error is None
+    assert partitions(rest.plan) == {1}
+    assert any(batch.rows for batch in rest.batches)
+
+
 # Refused, and nothing changed
 
 

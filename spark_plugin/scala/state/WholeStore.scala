@@ -4,6 +4,7 @@ import java.io.IOException
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
+import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.classic.DataFrame
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
@@ -32,12 +33,19 @@ object WholeStore {
 
   /** Lets `write` write each partition of the rows, and returns the sum of what it returns: how many there were. */
   def writeAll(rows: DataFrame, partitions: Int)(write: (Int, Iterator[InternalRow]) => Long): Long = {
-    val counts = rows.queryExecution.toRdd
+    val counts = partitionsOf(rows, partitions)
       .mapPartitionsWithIndex((p, all) => Iterator.single(write(p, all)), preservesPartitioning = false).collect()
     if (counts.length != partitions) throw new GpuWindowException(
       s"State for $partitions partitions came in ${counts.length}. Nothing was changed. This is a fault of gpuwin: " +
         "please report it.")
     counts.sum
+  }
+
+  /** The partitions of the rows. Spark's adaptive planning makes a relation without partitions of one without rows. */
+  private def partitionsOf(rows: DataFrame, partitions: Int): RDD[InternalRow] = {
+    val planned = rows.queryExecution.toRdd
+    if (planned.getNumPartitions > 0) planned
+    else rows.sparkSession.sparkContext.parallelize(Seq.empty[InternalRow], partitions)
   }
 
   /** Moves what was written into the store of another name; the file of the version last, which names the others. */
