@@ -28,7 +28,7 @@ def claimed(folder: Path, by: str) -> Iterator[None]:
         by: who works on the state, for those who are refused.
 
     Raises:
-        CheckpointError: another process has the claim. Nothing was changed.
+        CheckpointError: another process has the claim, or another user's left its file. Nothing was changed.
         OSError: the file of the claim cannot be written.
     """
     place = folder.resolve() / FILE
@@ -47,19 +47,30 @@ def claimed(folder: Path, by: str) -> Iterator[None]:
 def _locked(place: Path) -> int:
     """Descriptor of the file at this place, locked; the one before may be removed meanwhile, by a command that ends."""
     while True:
-        held = os.open(place, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            held = os.open(place, os.O_CREAT | os.O_RDWR, 0o666)
+        except PermissionError as e:
+            if not place.exists():
+                raise
+            raise _refusal(place, f" If that was killed, and nothing works there, remove {place} first.") from e
         try:
             fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
-            holder = os.read(held, 1000).decode(errors="replace")
             os.close(held)
             if e.errno not in _WITHOUT_LOCKS:
-                raise CheckpointError(
-                    f"The state is claimed by {holder or 'another command'} ({place}). Nothing was changed. Wait for "
-                    "its end, look with gpuwin state show, and run this again."
-                ) from e
+                raise _refusal(place) from e
             return os.open(place, os.O_RDWR)  # nothing better is to be had
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), place.stat()):
                 return held
         os.close(held)
+
+
+def _refusal(place: Path, more: str = "") -> CheckpointError:
+    holder = ""
+    with contextlib.suppress(OSError):
+        holder = place.read_text(errors="replace")
+    return CheckpointError(
+        f"The state is claimed by {holder or 'another command'} ({place}). Nothing was changed. Wait for its end, look "
+        f"with gpuwin state show, and run this again.{more}"
+    )

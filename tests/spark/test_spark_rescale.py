@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -614,6 +615,22 @@ def test_claim_without_locks(spark: SparkSession, begun: Path, tmp_path: Path) -
     claims.take(str(checkpoint), "one", conf, True).close()  # of a query that was killed
     assert not (checkpoint / CLAIM).exists()
     claim.close()
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv, of util-linux, is not on this machine")
+def test_claim_that_a_killed_command_of_another_user_left(begun: Path, tmp_path: Path) -> None:
+    """This one may not write the file, and so cannot lock it: it says what to do."""
+    checkpoint = Path(shutil.copytree(begun, tmp_path / "checkpoint"))
+    (checkpoint / CLAIM).write_text("gpuwin state rescale, process 1 on x, since never")
+    (checkpoint / CLAIM).chmod(0o444)
+    as_user = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []  # root may write any file
+    for arguments in ["rescale", str(checkpoint), "--partitions", "3"], ["repair", str(checkpoint)]:
+        command = [*as_user, sys.executable, "-c", COMMAND, "state", *arguments]
+        said = subprocess.run(command, capture_output=True, text=True).stderr
+        assert "claimed by gpuwin state rescale, process 1 on x, since never" in said
+        assert f"nothing works there, remove {checkpoint / CLAIM} first." in said
+    (checkpoint / CLAIM).unlink()
+    assert digests(checkpoint) == digests(begun)
 
 
 @whole

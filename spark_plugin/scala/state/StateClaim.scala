@@ -3,7 +3,7 @@ package org.apache.spark.sql.gpuwin
 import java.io.IOException
 import java.nio.channels.{FileChannel, OverlappingFileLockException}
 import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{FileAlreadyExistsException, Files, NoSuchFileException, Path => DiskPath}
+import java.nio.file.{AccessDeniedException, FileAlreadyExistsException, Files, NoSuchFileException, Path => DiskPath}
 import java.nio.file.StandardOpenOption.WRITE
 import java.nio.file.attribute.BasicFileAttributes
 import java.time.Instant
@@ -23,6 +23,7 @@ import org.apache.spark.util.Utils
  *
  * On a local disk the claim is a lock of the operating system on the file `_gpuwin_claim` of the checkpoint. It ends
  * with its process, however that ends, and with it ends the claim: a file that a killed command left claims nothing.
+ * One that another user's command left cannot be opened for the lock, so it has to be removed, as elsewhere.
  *
  * Elsewhere the claim is the file itself, which is made only where there is none. A killed command leaves it, and
  * whoever knows that nothing works on the checkpoint removes it; the sentence of the refusal says so. An object store
@@ -94,7 +95,12 @@ object StateClaim {
   @tailrec private def lockedChannel(place: DiskPath): FileChannel = {
     try Files.createFile(place) catch { case _: FileAlreadyExistsException => }
     val before = identity(place)
-    val channel = try Some(FileChannel.open(place, WRITE)) catch { case _: NoSuchFileException => None }
+    val channel =
+      try Some(FileChannel.open(place, WRITE))
+      catch {
+        case _: NoSuchFileException => None
+        case _: AccessDeniedException => throw refusal(place, saidIn(place), left(place))
+      }
     val isLocked = channel.exists { opened =>
       try opened.tryLock() != null
       catch {
@@ -105,10 +111,15 @@ object StateClaim {
     if (isLocked && before.isDefined && identity(place) == before) channel.get
     else {
       channel.foreach(_.close())
-      if (channel.isDefined && !isLocked) throw refusal(place, Try(Files.readString(place)).getOrElse(""))
+      if (channel.isDefined && !isLocked) throw refusal(place, saidIn(place))
       lockedChannel(place)
     }
   }
+
+  private def saidIn(place: DiskPath): String = Try(Files.readString(place)).getOrElse("")
+
+  /** What to do where the file may be a killed command's, and does not end with it. */
+  private def left(file: Any): String = s" If that was killed, and nothing works there, remove $file first."
 
   /** What tells a file from another one of its name; none where there is none. */
   private def identity(place: DiskPath): Option[AnyRef] =
@@ -123,7 +134,7 @@ object StateClaim {
       try out.write(says.getBytes(UTF_8)) finally out.close()
     } catch {
       case _: IOException if files.exists(file) =>
-        throw refusal(file, read(files, file), s" If that was killed, and nothing works there, remove $file first.")
+        throw refusal(file, read(files, file), left(file))
     }
     new StateClaim(() => Try(files.delete(file, false))) // what was done is done, and the next refusal names the file
   }
