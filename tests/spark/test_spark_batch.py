@@ -9,6 +9,8 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import test_spark_differential as windows
 from pyspark.sql import DataFrame, SparkSession
@@ -176,6 +178,28 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
             frame.collect()
         conditions.append(condition_of(caught.value))
     assert conditions == ["ARITHMETIC_OVERFLOW"] * 2
+
+
+@pytest.mark.parametrize("starts", [(30,), (-20,)], ids=str)
+def test_what_a_condition_on_the_window_drops_does_not_fail(
+    starts: tuple[int, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    """A row that only dropped windows have, such as a division by zero at 5 s.
+    The copy of the row at 5 s for the window from -20 s to 5 s is none of its windows."""
+    rows = [(4, 1, 1), (5, 0, 1), (24, 1, 1), (36, 1, 1)]
+    pq.write_table(
+        pa.Table.from_pylist([dict(zip("tdv", row, strict=True)) for row in rows]), tmp_path / "rows.parquet"
+    )
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        windows = frame.withColumn("w", F.window(F.timestamp_seconds("t"), "25 seconds", "10 seconds"))
+        totals = windows.withColumn("q", F.expr("10 DIV d")).groupBy("w").agg(F.sum("q"), F.sum("v"))
+        return totals.where(F.unix_timestamp("w.start").isin(*starts))
+
+    conf = {"spark.sql.ansi.enabled": "true", "spark.gpuwin.batch.overlap": "2"}
+    plain, panes = batch_queries.both_plans(spark, tmp_path, query, conf, "t long, d long, v long")
+    assert gw.spark.explain(panes).startswith(BY_PANES)
+    assert_same_rows(plain, panes)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ final case class PaneWindowsPlan(grid: GridShape, functions: Seq[AggregateFuncti
  * with its pane.
  */
 class PaneWindows(plan: PaneWindowsPlan, partition: Int, cells: Iterator[InternalRow]) extends Iterator[InternalRow] {
-  import plan.grid.{originUs, sizeUs, slideUs}
+  import plan.grid.{sizeUs, slideUs}
 
   private val buffers = new AggregateBuffers(plan.functions, plan.cells, partition)
   private val keyOf = UnsafeProjection.create(plan.keysAt.map(plan.cells), plan.cells)
@@ -88,19 +88,13 @@ class PaneWindows(plan: PaneWindowsPlan, partition: Int, cells: Iterator[Interna
       if (head == tail) {
         if (cell == null) return false
         if (!cellIsOfKey) { key = keyOf(cell).copy(); cellIsOfKey = true }
-        start = firstWindowWith(cellPane)
+        start = plan.grid.oldestWith(cellPane)
       }
       while (cell != null && cellIsOfKey && cellPane - sizeUs < start) take()
       drop()
       more = head == tail
     }
     true
-  }
-
-  /** The start of the oldest window that holds an instant. */
-  private def firstWindowWith(instant: Long): Long = {
-    val before = Math.subtractExact(instant, sizeUs)
-    before - Math.floorMod(Math.subtractExact(before, originUs), slideUs) + slideUs
   }
 
   /** The next pane of the key, whose cells come from several partitions, enters at the back. */

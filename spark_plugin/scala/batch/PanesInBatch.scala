@@ -23,7 +23,7 @@ import org.apache.spark.sql.internal.SQLConf
  *     <- partial Aggregate(keys, pane) <- Project(pane)
  * }}}
  */
-object PanesInBatch extends PredicateHelper {
+object PanesInBatch {
   import WindowedAggregate.Found
 
   /** The most panes of one window in memory. */
@@ -33,14 +33,14 @@ object PanesInBatch extends PredicateHelper {
     val (window, aggregates) = (found.window, found.aggregates)
     for {
       rows <- physical(found.child, window)
-      lowered <- LowerToPanes(rows.plan, window.exprId)
+      lowered <- LowerToPanes.ofSome(rows, window.exprId)
       _ <- worthwhile(lowered.window)
       _ <- WindowedAggregate.keysTravel(found.keys, found.keys.map(_.name))
       _ <- aggregates.find(_.references.contains(window)).map(a => s"${a.sql} aggregates the window itself").toLeft(())
       functions <- WindowedAggregate.functionsOf(aggregates)
       _ <- mergeInAnyOrder(functions)
-      whole <- found.plannedBySpark(rows.plan)
-      planned <- rewrite(whole, window, lowered, rows.onWindow)
+      whole <- found.plannedBySpark(rows)
+      planned <- rewrite(whole, window, lowered)
     } yield planned
   }
 
@@ -63,63 +63,43 @@ object PanesInBatch extends PredicateHelper {
       s"the result of ${f.prettyName} depends on the order of the rows, and panes do not keep it").toLeft(()))
   }
 
-  /**
-   * Rows below the aggregation.
-   *
-   * @param onWindow conditions on the window alone, which the optimizer moved below: they drop whole groups
-   */
-  private final case class Rows(plan: SparkPlan, onWindow: Seq[Expression])
-
   /** The operators between the aggregation and where its window is made, as Spark would plan them. */
-  private def physical(plan: LogicalPlan, window: Attribute): Found[Rows] = plan match {
+  private def physical(plan: LogicalPlan, window: Attribute): Found[SparkPlan] = plan match {
     case Project(list, child) => list.find(_.exprId == window.exprId) match {
-      case Some(Alias(below: Attribute, _)) => physical(child, below).map { r =>
-        Rows(ProjectExec(list, r.plan), r.onWindow.map(renamed(_, below.exprId, window)))
-      }
-      case Some(_: Alias) => Right(Rows(ProjectExec(list, PlanLater(child)), Nil))
-      case _ => physical(child, window).map(r => r.copy(plan = ProjectExec(list, r.plan)))
+      case Some(Alias(below: Attribute, _)) => physical(child, below).map(ProjectExec(list, _))
+      case Some(_: Alias) => Right(ProjectExec(list, PlanLater(child)))
+      case _ => physical(child, window).map(ProjectExec(list, _))
     }
-    case Filter(condition, child) =>
-      val (onWindow, rest) = splitConjunctivePredicates(condition).partition(c =>
-        c.deterministic && c.references.nonEmpty && c.references.forall(_.exprId == window.exprId))
-      physical(child, window).map(r =>
-        Rows(rest.reduceOption(And).fold(r.plan)(FilterExec(_, r.plan)), r.onWindow ++ onWindow))
+    case Filter(condition, child) => physical(child, window).map(FilterExec(condition, _))
     case Expand(projections, output, child) =>
-      def expanded(below: SparkPlan) = ExpandExec(projections, output, below)
       val at = output.indexWhere(_.exprId == window.exprId)
       val own = if (at < 0) None else ComputedWindow.onlyOne(projections.map(_(at)))
-      child.output.find(column => own.contains(column.exprId)) match { // of grouping sets that all have the window
-        case Some(below) => physical(child, below).map { r =>
-          Rows(expanded(r.plan), r.onWindow.map(renamed(_, below.exprId, window)))
-        }
-        case None => Right(Rows(expanded(PlanLater(child)), Nil))
+      val rows = child.output.find(column => own.contains(column.exprId)) match {
+        case Some(below) => physical(child, below) // of grouping sets that all have the window
+        case None => Right(PlanLater(child))
       }
+      rows.map(ExpandExec(projections, output, _))
     case other => Left(s"the window is computed below a ${other.nodeName}, where gpuwin does not look")
   }
 
-  private def renamed(condition: Expression, from: ExprId, to: Attribute): Expression = condition.transform {
-    case a: Attribute if a.exprId == from => to
-  }
-
-  private def rewrite(whole: BaseAggregateExec, window: Attribute, lowered: Lowered,
-      onWindow: Seq[Expression]): Found[SparkPlan] = whole.children.head match {
-    case partial: BaseAggregateExec =>
-      val pane = lowered.pane.toAttribute
-      def paned[A <: NamedExpression](columns: Seq[A]): Seq[NamedExpression] =
-        columns.map(c => if (c.exprId == window.exprId) pane else c)
-      val cells = PartialAggregate.over(partial, paned(partial.groupingExpressions), partial.aggregateExpressions,
-        paned(partial.resultExpressions), lowered.plan)
-      val grouping = cells.output.take(partial.groupingExpressions.length)
-      val merged = whole.aggregateExpressions.map(a => a.copy(aggregateFunction = inPieces(a.aggregateFunction)))
-      val output = whole.groupingExpressions.map(_.toAttribute) ++
-        merged.flatMap(_.aggregateFunction.aggBufferAttributes)
-      val grid = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
-      val sent = WireValue.sent(partial.aggregateExpressions.map(_.aggregateFunction).filter(Pieces.areOf), cells)
-      val windows = PaneWindowsExec(grid, grouping, pane, window, merged, output, sent)
-      val kept = onWindow.reduceOption(And).fold[SparkPlan](windows)(FilterExec(_, windows))
-      Right(WindowedAggregate.resultProjection(whole, output)(kept))
-    case _ => Left(WindowsInBatch.UnknownPlan)
-  }
+  private def rewrite(whole: BaseAggregateExec, window: Attribute, lowered: Lowered): Found[SparkPlan] =
+    whole.children.head match {
+      case partial: BaseAggregateExec =>
+        val pane = lowered.pane.toAttribute
+        def paned[A <: NamedExpression](columns: Seq[A]): Seq[NamedExpression] =
+          columns.map(c => if (c.exprId == window.exprId) pane else c)
+        val cells = PartialAggregate.over(partial, paned(partial.groupingExpressions), partial.aggregateExpressions,
+          paned(partial.resultExpressions), lowered.plan)
+        val grouping = cells.output.take(partial.groupingExpressions.length)
+        val merged = whole.aggregateExpressions.map(a => a.copy(aggregateFunction = inPieces(a.aggregateFunction)))
+        val output = whole.groupingExpressions.map(_.toAttribute) ++
+          merged.flatMap(_.aggregateFunction.aggBufferAttributes)
+        val sent = WireValue.sent(partial.aggregateExpressions.map(_.aggregateFunction).filter(Pieces.areOf), cells)
+        val windows = PaneWindowsExec(lowered.grid, grouping, pane, window, merged, output, sent)
+        val kept = lowered.keptWindows.fold[SparkPlan](windows)(k => FilterExec(k.conditionOf(window), windows))
+        Right(WindowedAggregate.resultProjection(whole, output)(kept))
+      case _ => Left(WindowsInBatch.UnknownPlan)
+    }
 
   private def inPieces(function: AggregateFunction): AggregateFunction = function match {
     case typed: TypedImperativeAggregate[_] if Pieces.areOf(typed) => JoinedPieces(typed)

@@ -8,18 +8,31 @@ import org.apache.spark.sql.execution.python.EvalPythonExec
  * A plan that yields the start of each row's pane, as a long in microseconds, in place of its window.
  *
  * @param given the windows, where each row has one of them and not all that contain its time; see [[GivenShape]]
+ * @param kept  the conditions that a window meets if it is to be a result; see [[KeptWindows]]
  */
 final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition,
-    given: Option[GivenShape] = None)
+    given: Option[GivenShape] = None, kept: Seq[Expression] = Nil) {
+  def grid: GridShape = GridShape(window.sizeUs, window.slideUs, window.originUs)
+  def keptWindows: Option[KeptWindows] = kept.reduceOption(And).map(KeptWindows(grid, _))
+}
 
 /**
  * The plan below a partial aggregate with a pane column in the place of its window column. The Expand that copies each
  * row once per overlapping window goes, and with it the filter that removes the copies that do not contain the row.
  */
-object LowerToPanes extends PredicateHelper {
+object LowerToPanes {
+  /** The plan of an aggregation of all windows of its rows. */
+  def apply(plan: SparkPlan, window: ExprId): Either[String, Lowered] = new LowerToPanes(false).of(plan, window)
+
+  /** The plan of an aggregation of some windows of its rows. Those are read that lie in one of them. */
+  def ofSome(plan: SparkPlan, window: ExprId): Either[String, Lowered] = new LowerToPanes(true).of(plan, window)
+}
+
+/** @param some whether conditions on the window may leave some of them */
+private final class LowerToPanes(some: Boolean) extends PredicateHelper {
   private type Found = Either[String, Lowered]
 
-  def apply(plan: SparkPlan, window: ExprId): Found = plan match {
+  def of(plan: SparkPlan, window: ExprId): Found = plan match {
     case p: ProjectExec => throughProject(p, window)
     case f: FilterExec => throughFilter(f, window)
     case e: ExpandExec => atExpand(e, window)
@@ -37,9 +50,9 @@ object LowerToPanes extends PredicateHelper {
     else if (others.exists(_.references.exists(a => names.contains(a.exprId))))
       Left("another column is computed from the window below the aggregate")
     else p.projectList(at) match {
-      case _: AttributeReference => each(LowerToPanes(p.child, window), others).map(projected(p, at, _))
+      case _: AttributeReference => each(of(p.child, window), others).map(projected(p, at, _))
       case Alias(renamed: AttributeReference, _) =>
-        each(LowerToPanes(p.child, renamed.exprId), others).map(projected(p, at, _))
+        each(of(p.child, renamed.exprId), others).map(projected(p, at, _))
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
           case (definition, 0) if definition.overlap == 1 =>
@@ -61,24 +74,29 @@ object LowerToPanes extends PredicateHelper {
   /** The projection with a pane from below in the place of the window. */
   private def projected(p: ProjectExec, at: Int, below: Lowered): Lowered = {
     val pane = below.pane.toAttribute
-    Lowered(p.copy(projectList = p.projectList.updated(at, pane), child = below.plan), pane, below.window)
+    below.copy(plan = p.copy(projectList = p.projectList.updated(at, pane), child = below.plan), pane = pane)
   }
 
   /** Python functions above the window. They add columns, so they stay unless they take the window as argument. */
   private def throughPython(e: EvalPythonExec, window: ExprId): Found =
     if (e.udfs.exists(_.references.exists(_.exprId == window)))
       Left("a Python function takes the window as its argument")
-    else each(LowerToPanes(e.child, window), e.udfs).map { below =>
+    else each(of(e.child, window), e.udfs).map { below =>
       below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
     }
 
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
-    each(LowerToPanes(f.child, window), rest).flatMap { below =>
-      onWindow.find(!holdsOfEveryPane(_, window, below.window.time)) match {
+    each(of(f.child, window), rest).flatMap { below =>
+      val pane = below.pane.toAttribute
+      val tested = onWindow.filterNot(holdsOfEveryPane(_, window, below.window.time))
+        .map(condition => condition -> KeptWindows.conditionOn(window, condition).filter(_ => some))
+      tested.collectFirst { case (condition, None) => condition } match {
         case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
-        case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
-          pane = below.pane.toAttribute))
+        case None =>
+          val found = below.copy(pane = pane, kept = below.kept ++ tested.flatMap(_._2))
+          val onPane = if (tested.isEmpty) None else found.keptWindows.map(InKeptWindow(pane, _))
+          Right(found.copy(plan = (onPane ++ rest).reduceOption(And).fold(below.plan)(FilterExec(_, below.plan))))
       }
     }
   }
@@ -125,11 +143,11 @@ object LowerToPanes extends PredicateHelper {
     val others = e.projections.flatMap(_.patch(at, Nil, 1))
     if (others.exists(_.references.exists(_.exprId == window)))
       Left("another column is computed from the window below the aggregate")
-    else each(LowerToPanes(e.child, window), others).map { below =>
+    else each(of(e.child, window), others).map { below =>
       val pane = below.pane.toAttribute
       val made = pane.newInstance()
-      Lowered(ExpandExec(e.projections.map(_.updated(at, pane)), e.output.updated(at, made), below.plan), made,
-        below.window)
+      below.copy(plan = ExpandExec(e.projections.map(_.updated(at, pane)), e.output.updated(at, made), below.plan),
+        pane = made)
     }
   }
 

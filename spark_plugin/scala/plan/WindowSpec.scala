@@ -36,6 +36,16 @@ final case class GridShape(sizeUs: Long, slideUs: Long, originUs: Long) extends 
   override def isOnePane: Boolean = sizeUs == slideUs
   override def logsWhatCame: Boolean = true
   override def dropsInCompleteMode: Boolean = false
+
+  /** The start of the oldest window that holds an instant. */
+  def oldestWith(instant: Long): Long = {
+    val before = Math.subtractExact(instant, sizeUs)
+    before - Math.floorMod(Math.subtractExact(before, originUs), slideUs) + slideUs
+  }
+
+  /** The starts of the windows that hold an instant, from the oldest on. */
+  def windowsWith(instant: Long): Iterator[Long] =
+    Iterator.iterate(oldestWith(instant))(_ + slideUs).takeWhile(_ <= instant)
 }
 
 object GridShape {

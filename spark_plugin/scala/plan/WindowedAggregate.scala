@@ -136,8 +136,7 @@ object WindowedAggregate {
   private def placedBy(partial: BaseAggregateExec, window: Option[Attribute]): Found[(WindowShape, Lowered)] =
     window match {
       case Some(column) if isWindow(column.dataType) => byPane(partial, column).map { lowered =>
-        val grid = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
-        (lowered.given.getOrElse(grid), lowered)
+        (lowered.given.getOrElse(lowered.grid), lowered)
       }
       case Some(time) => byInstant(partial, time).map((InstantShape, _))
       case None => Right((WholeShape, inOnePane(unsorted(partial.child))))
