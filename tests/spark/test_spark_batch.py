@@ -180,13 +180,15 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
     assert conditions == ["ARITHMETIC_OVERFLOW"] * 2
 
 
-@pytest.mark.parametrize("starts", [(30,), (-20,)], ids=str)
+@pytest.mark.parametrize("starts", [(30,), (-20,), (-20, 10, 30)], ids=str)
 def test_what_a_condition_on_the_window_drops_does_not_fail(
     starts: tuple[int, ...], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A row that only dropped windows have, such as a division by zero at 5 s.
-    The copy of the row at 5 s for the window from -20 s to 5 s is none of its windows."""
-    rows = [(4, 1, 1), (5, 0, 1), (24, 1, 1), (36, 1, 1)]
+    """A row that only dropped windows have: a division by zero at 5 s. And the sum of a dropped window, that at 20 s.
+
+    Spark copies the row at 5 s for the window from -20 s to 5 s, too, in which it does not lie.
+    """
+    rows = [(4, 1, 1), (5, 0, 1), (24, 1, 9 * 10**18), (36, 1, 9 * 10**18)]
     pq.write_table(
         pa.Table.from_pylist([dict(zip("tdv", row, strict=True)) for row in rows]), tmp_path / "rows.parquet"
     )

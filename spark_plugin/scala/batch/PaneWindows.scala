@@ -10,9 +10,10 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
  * @param cells  the columns of a cell: keys, pane, buffers
  * @param keysAt positions of the keys among them
  * @param paneAt position of the pane, whose place in the result is the window's
+ * @param kept   the windows that are made; None for all that have a row
  */
 final case class PaneWindowsPlan(grid: GridShape, functions: Seq[AggregateFunction], cells: Seq[Attribute],
-    keysAt: Seq[Int], paneAt: Int, output: Seq[Attribute])
+    keysAt: Seq[Int], paneAt: Int, output: Seq[Attribute], kept: Option[KeptWindows])
 
 /**
  * Windows of one partition, made of its cells, which come sorted by key and pane.
@@ -81,20 +82,25 @@ class PaneWindows(plan: PaneWindowsPlan, partition: Int, cells: Iterator[Interna
       cellIsOfKey = key != null && keyOf(cell) == key
     } else cell = null
 
-  /** Goes on to the next window that has a row, from `start`. */
+  /**
+   * Goes on to the next window that is kept and has a row, from `start`. Panes leave before others enter, so that none
+   * are merged but those of a window that is kept: a merge may fail.
+   */
   private def find(): Boolean = {
-    var more = true
-    while (more) {
+    while (true) {
+      drop()
       if (head == tail) {
         if (cell == null) return false
-        if (!cellIsOfKey) { key = keyOf(cell).copy(); cellIsOfKey = true }
-        start = plan.grid.oldestWith(cellPane)
+        if (!cellIsOfKey) { key = keyOf(cell).copy(); cellIsOfKey = true; start = Long.MinValue }
+        start = math.max(start, plan.grid.oldestWith(cellPane))
       }
-      while (cell != null && cellIsOfKey && cellPane - sizeUs < start) take()
-      drop()
-      more = head == tail
+      if (plan.kept.forall(_.has(start))) {
+        while (cell != null && cellIsOfKey && cellPane - sizeUs < start) take()
+        return true
+      }
+      start += slideUs
     }
-    true
+    false
   }
 
   /** The next pane of the key, whose cells come from several partitions, enters at the back. */

@@ -15,6 +15,7 @@ import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
  * @param grouping   the columns of `child` before its buffers: the keys, and the pane where the window was
  * @param pane       which of them is the pane
  * @param aggregates in mode Final
+ * @param kept       the windows that are made; None for all that have a row
  */
 case class PaneWindowsExec(
     grid: GridShape,
@@ -23,6 +24,7 @@ case class PaneWindowsExec(
     window: Attribute,
     aggregates: Seq[AggregateExpression],
     override val output: Seq[Attribute],
+    kept: Option[KeptWindows],
     child: SparkPlan)
   extends UnaryExecNode {
 
@@ -30,7 +32,8 @@ case class PaneWindowsExec(
 
   override def nodeName: String = "PaneWindows"
   override def simpleString(maxFields: Int): String =
-    s"PaneWindows [${keys.map(_.name).mkString(", ")}], ${grid.describe}"
+    s"PaneWindows [${keys.map(_.name).mkString(", ")}], ${grid.describe}" +
+      kept.fold("")(k => s", where ${k.conditionOf(window).sql}")
   override lazy val producedAttributes: AttributeSet = AttributeSet(window +: aggregates.flatMap { a =>
     a.aggregateFunction.aggBufferAttributes ++ a.aggregateFunction.inputAggBufferAttributes
   })
@@ -47,7 +50,7 @@ case class PaneWindowsExec(
     val (panes, windows) = (longMetric("numPanes"), longMetric("numOutputRows"))
     val paneAt = grouping.indexWhere(_.exprId == pane.exprId)
     val plan = PaneWindowsPlan(grid, aggregates.map(_.aggregateFunction), child.output,
-      grouping.indices.filter(_ != paneAt), paneAt, output)
+      grouping.indices.filter(_ != paneAt), paneAt, output, kept)
     child.execute().mapPartitionsWithIndexInternal { (index, cells) =>
       new PaneWindows(plan, index, cells.map { cell => panes += 1; cell }).map { row => windows += 1; row }
     }

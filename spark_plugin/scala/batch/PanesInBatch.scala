@@ -95,9 +95,9 @@ object PanesInBatch {
         val output = whole.groupingExpressions.map(_.toAttribute) ++
           merged.flatMap(_.aggregateFunction.aggBufferAttributes)
         val sent = WireValue.sent(partial.aggregateExpressions.map(_.aggregateFunction).filter(Pieces.areOf), cells)
-        val windows = PaneWindowsExec(lowered.grid, grouping, pane, window, merged, output, sent)
-        val kept = lowered.keptWindows.fold[SparkPlan](windows)(k => FilterExec(k.conditionOf(window), windows))
-        Right(WindowedAggregate.resultProjection(whole, output)(kept))
+        val windows =
+          PaneWindowsExec(lowered.grid, grouping, pane, window, merged, output, lowered.keptWindows, sent)
+        Right(WindowedAggregate.resultProjection(whole, output)(windows))
       case _ => Left(WindowsInBatch.UnknownPlan)
     }
 
