@@ -62,8 +62,8 @@ FIRSTS = SparkMerge(
 )
 BY_ORDER = SparkMerge(
     ("min_by", "max_by"),
-    "values [of almost any type](#values-that-travel), by an ordering of at most 64 bits (numbers, dates, times, "
-    "decimals of up to 18 digits); of equals the last to arrive. Not with a third argument",
+    "values [of almost any type](#values-that-travel), by numbers, times, texts, and structs and arrays without "
+    "floating point; over sessions by what fits 64 bits. Of equals the last to arrive. Not with a third argument",
 )
 PIVOTS = SparkMerge(
     ("max",),

@@ -45,7 +45,13 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
     "histogram": (windowed("size(histogram_numeric(id, 3))"), "append", ["histogram_numeric"], SAVE),
     "sketch": (windowed("count(*)", "hll_sketch_estimate(hll_sketch_agg(int))"), "append", ["hll_sketch_agg"], SAVE),
     "avg_interval": (windowed("avg(make_ym_interval(0, short))"), "append", ["avg over interval"], SAVE),
-    "max_by_string": (windowed("max_by(id, str)"), "append", ["max_by", "string", "64 bits"], SAVE),
+    "max_by_doubles": (windowed("max_by(id, struct(double, str))"), "append", ["max_by", "struct<double"], SAVE),
+    "session_by_string": (
+        windowed("max_by(id, str)", window="session_window(ts, '30 seconds')"),
+        "append",
+        ["max_by over sessions orders by what fits 64 bits"],
+        SPARK_SESSIONS,
+    ),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
     "no_window": (without_window, "update", ["groups neither by a window"], SAVE),
     "session_of_any_gap": (
@@ -76,8 +82,8 @@ if SPARK >= (4, 0):  # Spark 3.5 groups by no map
 
 #: SQL over `stream` -> words of the reason
 REASONS = {
-    "SELECT max_by(id, str) FROM stream GROUP BY window(ts, '1 minute')": "write max(struct(ordering, value)) FILTER",
-    "SELECT min_by(id, str) FROM stream GROUP BY window(ts, '1 minute')": "write min(struct(ordering, value)) FILTER",
+    "SELECT max_by(id, array(double)) FROM stream GROUP BY window(ts, '1 minute')": "write max(struct(ordering, value))",
+    "SELECT min_by(id, array(double)) FROM stream GROUP BY window(ts, '1 minute')": "write min(struct(ordering, value))",
     "SELECT window(ts, '1 minute') w, short, count(*) FROM stream GROUP BY CUBE(w, short)": "a grouping set leaves the",
     "SELECT count(*) FROM (SELECT window(ts, '1 minute') w FROM stream) GROUP BY w.start": "from a window(...)",
     "SELECT w.end, count(*) FROM (SELECT window(ts, '1 minute', '9 seconds') w FROM stream) GROUP BY w.end": "from a w",
