@@ -82,8 +82,8 @@ if SPARK >= (4, 0):  # Spark 3.5 groups by no map
 
 #: SQL over `stream` -> words of the reason
 REASONS = {
-    "SELECT max_by(id, array(double)) FROM stream GROUP BY window(ts, '1 minute')": "write max(struct(ordering, value))",
-    "SELECT min_by(id, array(double)) FROM stream GROUP BY window(ts, '1 minute')": "write min(struct(ordering, value))",
+    "SELECT max_by(id, array(double)) FROM stream GROUP BY window(ts, '1 minute')": "write max(struct(ordering, ",
+    "SELECT min_by(id, array(double)) FROM stream GROUP BY window(ts, '1 minute')": "write min(struct(ordering, ",
     "SELECT window(ts, '1 minute') w, short, count(*) FROM stream GROUP BY CUBE(w, short)": "a grouping set leaves the",
     "SELECT count(*) FROM (SELECT window(ts, '1 minute') w FROM stream) GROUP BY w.start": "from a window(...)",
     "SELECT w.end, count(*) FROM (SELECT window(ts, '1 minute', '9 seconds') w FROM stream) GROUP BY w.end": "from a w",
