@@ -14,7 +14,16 @@ import pytest
 
 from gpuwin.cli import main
 from gpuwin.planning.aggregates import ON_SPARK
-from gpuwin_spark.qualify import Batch, OperatorReport, QualifyError, estimate, qualify, read_plan, read_progress
+from gpuwin_spark.qualify import (
+    Batch,
+    OperatorReport,
+    PlannedOperator,
+    QualifyError,
+    estimate,
+    qualify,
+    read_plan,
+    read_progress,
+)
 from gpuwin_spark.service.operator_spec import MERGES
 
 #: Captured from four micro-batches of 5,000 rows and one without rows.
@@ -91,16 +100,59 @@ def test_plan_that_was_cut(plan: str, cut: str, verdict: str) -> None:
         ),
         ("Project [window#2-T9ms AS w#3-T9ms, window#2-T9ms.start AS _groupingexpression#5]", "since another column"),
         ("Generate explode(array(k#0)), [window#2-T9ms], false, [e#6]", "since rows are made of them"),
+        ("BroadcastHashJoin [k#0], [j#7], Inner, BuildRight, false, false", "since BroadcastHashJoin stands between"),
+        ("Exchange RoundRobinPartitioning(3), REPARTITION_BY_NUM, [plan_id=7]", "since Exchange stands between"),
+        (  # what Spark derives from a window over the times of these windows
+            "Filter ((t#1-T9ms < w#2-T9ms.end) AND isnotnull(precisetimestampconversion((precisetimestampconversion("
+            "w#2-T9ms.end, TimestampType, LongType) - 1), LongType, TimestampType)))",
+            None,
+        ),
     ],
 )
 def test_what_lies_above_the_copies_of_a_sliding_window(above: str, words: str | None) -> None:
-    plan = (CAPTURED / "sliding_plain.txt").read_text()
-    copies = next(line for line in plan.splitlines() if "Expand [" in line)
-    indent = " " * copies.index("+- ")
-    (operator,) = read_plan(plan.replace(copies, f"{indent}+- *(1) {above}\n   {copies}"))
+    operator = with_above(above)
     assert operator.verdict == "can be offloaded"
     assert operator.overlap == (10 if words is None else 1)
     assert (words or "a window with") in operator.reason
+
+
+def with_above(above: str) -> PlannedOperator:
+    """The aggregation of a sliding window, with a node above the copies; one that makes #77 makes the grouping."""
+    plan = (CAPTURED / "sliding_plain.txt").read_text()
+    at = plan.index("+- *(1) Expand [")
+    nodes = plan[:at].replace("window#11", "w#77") if "#77" in above else plan[:at]
+    indent = nodes.rpartition("\n")[2]
+    (operator,) = read_plan(f"{nodes}+- *(1) {above}\n{indent}   {plan[at:]}")
+    return operator
+
+
+@pytest.mark.parametrize(
+    ("above", "words"),
+    [
+        ("Project [k#0, v#1, window#11-T60000ms.start AS w#77-T60000ms]", "neither by a window"),
+        ("Project [k#0, v#1, CASE WHEN b#5 THEN window#11-T60000ms END AS w#77]", "other than window(...)"),
+        ("Generate explode(array(window#11-T60000ms)), [k#0, v#1], false, [w#77]", "other than window(...)"),
+        (
+            "Expand [[v#1L, k#0, window#11-T60000ms, 0], [v#1L, k#0, null, 1]], [v#1L, k#0, w#77-T60000ms, id#78L]",
+            "grouping sets that do not all have the window",
+        ),
+        ("BroadcastHashJoin [k#0], [j#7], RightOuter, BuildLeft, false, false", "an outer join"),
+        ("Union", "a union whose sides have sliding windows"),
+    ],
+)
+def test_windows_that_are_none_of_one_grid(above: str, words: str) -> None:
+    operator = with_above(above)
+    assert operator.verdict == "stays with Spark"
+    assert words in operator.reason
+
+
+def test_grouping_that_the_text_does_not_show() -> None:
+    """As that by a column of an aggregation below, which has another name for what it grouped by."""
+    operator = with_above(
+        "HashAggregate(keys=[window#11-T60000ms], functions=[count(1)], output=[w#77-T60000ms, n#78L])"
+    )
+    assert operator.verdict == "may be offloaded"
+    assert "which the plan does not show" in operator.reason
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ _CAVEAT: Final = (
     "This is the range of an estimate from what Spark reports, not a measurement: it knows nothing of the sink, of "
     "skew or of the machine, and no report has the time of the copies of rows. Measure one query before relying on it."
 )
+_OFFLOADED: Final = ("may be offloaded", "can be offloaded")
 _SESSIONS: Final = ("may be offloaded", "a session window; its functions are in its plan only")
 #: "defaultName" is what Spark 3.5 says for sessions, and for nothing else.
 _AGGREGATIONS: Final = ("stateStoreSave", "sessionWindowStateStoreSaveExec", "defaultName")
@@ -60,7 +61,7 @@ def qualify(
         aggregations = [o for o in operators if o.node in ("StateStoreSave", "SessionWindowStateStoreSave")]
         for run in read_progress(reports, unnamed):
             lines += _about_run(run, overlap, cores, aggregations)
-    elif any(o.verdict == "can be offloaded" for o in operators):
+    elif any(o.verdict in _OFFLOADED for o in operators):
         lines.append("The gain cannot be told from a plan; give the query's progress reports or event log as well.")
     return "\n".join(lines)
 
@@ -153,7 +154,7 @@ def _about_run(run: QueryRun, overlap: int | None, cores: int | None, planned: S
     for at, operator in enumerate(operators):
         verdict, reason = _judge(operator, planned, operators)
         lines.append(f"  operator {at} ({operator.name}): {verdict}: {reason}")
-        if verdict in ("may be offloaded", "can be offloaded"):
+        if verdict in _OFFLOADED:
             gain = estimate(batches, at, overlap if operator.name == "stateStoreSave" else None, cores)
             if gain is None:
                 lines.append("    expected gain: unknown; no batch with rows was reported")
