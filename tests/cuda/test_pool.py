@@ -104,7 +104,7 @@ def test_a_kernel_that_there_is_no_room_to_load(monkeypatch: pytest.MonkeyPatch)
     kernel = LargeKernel(said, fails=1)
     runtime.launch(kernel, 5)
     assert (kernel.launched, len(released)) == (2, 1)
-    with pytest.raises(runtime.OutOfDeviceMemory):
+    with pytest.raises(runtime.OutOfDeviceMemory, match="no memory left for what its driver needs"):
         runtime.launch_over(LargeKernel(said, fails=2), 5)
     other = LargeKernel("CUDA_ERROR_ILLEGAL_ADDRESS", fails=1)
     with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):

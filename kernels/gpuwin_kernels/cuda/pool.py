@@ -13,10 +13,11 @@ from gpuwin_kernels.cuda.device_array import DeviceArray
 
 
 class OutOfDeviceMemory(MemoryError):
-    """Error of a device that has no room for `wanted` more bytes."""
+    """Error of a device that has no room for `wanted` more bytes; 0 where the driver does not say how many it needs."""
 
     def __init__(self, wanted: int) -> None:
-        super().__init__(f"the device has not {wanted} bytes of memory left")
+        room = f"not {wanted} bytes of memory left" if wanted else "no memory left for what its driver needs"
+        super().__init__(f"the device has {room}")
         self.wanted = wanted
 
 
