@@ -13,7 +13,7 @@ import gpuwin as gw
 from gpuwin.planning.aggregates import AGGREGATES, ON_SPARK
 from gpuwin.vocabulary.other_names import INSTEAD
 
-WITHOUT = {"bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg", "collect_union"}
+WITHOUT = {"bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg", "collect_union", "pivotfirst"}
 """Functions of Spark that have nothing like them here."""
 
 
