@@ -57,9 +57,11 @@ object MapSide {
       val least = GpuWindowConf.get(conf, GpuWindowConf.MapSideCells).toLong
       LastMapSides.reasonForJvm(found.save.info, least).map(why => s"$key is auto, and $why").toLeft(())
     }
+    // Spark adds rows to registers by code that it interprets, so the service gains with few cells, too.
+    val hashed = found.functions.exists(_.isInstanceOf[HyperLogLogPlusPlus])
     val planned = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT) match {
       case "auto" if !GpuWindowConf.get(conf, GpuWindowConf.Device).equalsIgnoreCase("cuda") =>
-        onService(found, TaskSettings.of(conf), bySize)
+        onService(found, TaskSettings.of(conf), if (hashed) Right(()) else bySize)
       case "auto" | "device" => onService(found, TaskSettings.of(conf), Right(()))
       case setting => Left(s"$key is $setting")
     }
