@@ -146,6 +146,14 @@ def test_windows_that_are_none_of_one_grid(above: str, words: str) -> None:
     assert words in operator.reason
 
 
+def test_an_aggregate_that_reads_a_sliding_window() -> None:
+    text = (CAPTURED / "sliding_plain.txt").read_text()
+    (plain,) = read_plan(text)
+    (operator,) = read_plan(text.replace("partial_sum(v#1)", "partial_max((v#1 - window#11-T60000ms.start))"))
+    assert (plain.overlap, operator.overlap) == (10, 1)
+    assert "since an aggregate reads the window" in operator.reason
+
+
 def test_grouping_that_the_text_does_not_show() -> None:
     """As that by a column of an aggregation below, which has another name for what it grouped by."""
     operator = with_above(

@@ -76,8 +76,8 @@ def windows_of(keys: str, below: Sequence[Node]) -> Windows | None:
     at, stays = ways[0] if ways else (next(places, None), None)
     if at is None:
         return None
-    between = _between(below, at)
-    one = None if below[at].name == "Project" else _why_one([below[i] for i in between])
+    aggregates, between = _between(below, at)
+    one = None if below[at].name == "Project" else _why_one(aggregates, [below[i] for i in between])
     return Windows(at, stays or _not_of_one_grid(below, between, at), one, bool(ways))
 
 
@@ -129,8 +129,10 @@ def _ids(attribute: str) -> str | None:
     return found[1] if found else None
 
 
-def _between(below: Sequence[Node], at: int) -> list[int]:
-    """The nodes that rows pass on their way from node `at` to the partial aggregate, from there on down."""
+def _between(below: Sequence[Node], at: int) -> tuple[list[Node], list[int]]:
+    """The three aggregates of an aggregation, and the nodes that rows pass on their way to them from node `at`, from
+    there on down.
+    """
     path, depth = [], below[at].depth
     for i in range(at - 1, -1, -1):
         if below[i].depth < depth:
@@ -138,10 +140,12 @@ def _between(below: Sequence[Node], at: int) -> list[int]:
             depth = below[i].depth
     path.reverse()
     aggregates = [i for i, node in enumerate(path) if below[node].name.endswith("Aggregate")][:3]
-    return path[aggregates[-1] + 1 :] if aggregates else path
+    return [below[path[i]] for i in aggregates], path[aggregates[-1] + 1 :] if aggregates else path
 
 
-def _why_one(between: Sequence[Node]) -> str | None:
+def _why_one(aggregates: Sequence[Node], between: Sequence[Node]) -> str | None:
+    if any(_BOUND.search(node.rest.rpartition("functions=[")[2]) for node in aggregates):
+        return "an aggregate reads the window"
     if any(node.name in _AGGREGATIONS for node in between):
         return "its windows are those of an aggregation below"
     for node in between:
