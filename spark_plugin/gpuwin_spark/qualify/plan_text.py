@@ -174,7 +174,7 @@ def _windowed(name: str, rest: str, below: list[Node]) -> PlannedOperator:
 
 
 def _unknown(name: str, keys: str, judged: PlannedOperator) -> PlannedOperator:
-    """What is said where windows are made below, and no text says that the grouping has them: the results of an
+    """Judgement where windows are made below, and no text says that the grouping has them: the results of an
     aggregation, and what a Python function returns, have other names than what they are made of.
     """
     if judged.verdict != "can be offloaded":

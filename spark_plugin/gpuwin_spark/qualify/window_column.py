@@ -47,7 +47,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Windows:
-    """What makes the windows of the rows of an aggregation.
+    """Origin of the windows of an aggregation's rows.
 
     Attributes:
         at: the number of the node that does, among those below the aggregation.

@@ -55,7 +55,7 @@ def parse_hashed(operator: GridSpec | SessionSpec, told: Any) -> tuple[HashedFun
 
 @dataclass(frozen=True)
 class Registers:
-    """What raises the registers of one function: the words of cells from before, and the hashes of rows behind them.
+    """Sources of the registers of one function: the words of cells from before, and the hashes of rows behind them.
 
     Attributes:
         function: whose they are.
@@ -71,7 +71,7 @@ class Registers:
 
     @classmethod
     def of(cls, function: HashedFunction, before: Sequence[pa.Table], at: int, hashes: pa.Array) -> Registers:
-        """Of tables of cells from before, in which the first word is column ``at``, and of the column of rows."""
+        """Sources out of tables of cells from before, where the first word is column ``at``, and a column of rows."""
         tables = [
             np.stack([values_of(column_of(t, at + word)) for word in range(function.words)], axis=1) for t in before
         ]
@@ -97,7 +97,7 @@ class Registers:
 
 @dataclass(frozen=True)
 class HashedRows:
-    """Rows with hashes in the place of registers: what raises these, and the number of each row's cell, int64[n]."""
+    """Rows with hashes in the place of registers: the sources of these, and the number of each row's cell, int64[n]."""
 
     operator: GridSpec | SessionSpec
     registers: tuple[Registers, ...]
@@ -109,7 +109,7 @@ class HashedRows:
         return 8 * sum(r.function.words for r in self.registers)
 
     def reordered(self, order: np.ndarray) -> HashedRows:
-        """The same rows, where the cells are numbered anew: in this order, a permutation int64[m]."""
+        """Rows as these, of cells that are numbered anew: in this order, a permutation int64[m]."""
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
         return replace(self, cell=number[self.cell])
