@@ -25,7 +25,6 @@ from gpuwin_kernels.layout import FIRST, LAST, CellArrays, CellColumn
 
 from . import decimals
 from .operator_spec import Merge
-from .ordered_values import ranked
 from .plain import validity_of, values_of
 
 #: Which of the two words that decide is the arrival.
@@ -106,6 +105,20 @@ class InTime:
         earlier rows, and before those of its time.
         """
         return (np.searchsorted(self.times, start) << 32) + np.arange(1, len(start) + 1)
+
+
+def ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int | None) -> np.ndarray:
+    """int64[n]: ranks of the numbers, from ``arrived`` on, or the numbers where that is None; what is not valid gets
+    any.
+    """
+    out = np.zeros(len(numbers), np.int64)
+    known = valid != 0
+    if arrived is None:
+        out[known] = numbers[known]
+        return out
+    _, rank = np.unique(numbers[known], return_inverse=True)
+    out[known] = arrived + rank
+    return out
 
 
 def _in_order(order: np.ndarray, t: pa.DataType, valid: np.ndarray, heap: BytesHeap) -> pa.Array:

@@ -282,7 +282,7 @@ def _parted(
         order, edges = order_by_part(partition, spec.partitions)
         cells, newest = cells.take(pa.array(order)), newest[order]
         hashed = None if hashed is None else hashed.reordered(order)
-    width = max(1, cells.nbytes // cells.num_rows) + (0 if hashed is None else hashed.bytes_of_cell)
+    width = max(1, -(-cells.nbytes // cells.num_rows)) + (0 if hashed is None else hashed.bytes_of_cell)
     most_cells = max(1, min(most[0], most[1] // width))
     numbers, ranges = [], []
     for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):

@@ -20,6 +20,7 @@ from gpuwin.state.physical import array_of, dtype_of, rankable, words_of
 from gpuwin_kernels.layout import MAX, MIN, CellArrays, CellColumn
 
 from . import decimals
+from .arrivals import ranked
 from .operator_spec import Merge
 from .plain import validity_of, values_of
 
@@ -78,20 +79,6 @@ def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType]
     place[known] = np.arange(len(known))
     taken = pa.array(place, mask=valid == 0)
     return [array.take(taken) for array in found]
-
-
-def ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int | None) -> np.ndarray:
-    """int64[n]: ranks of the numbers, from ``arrived`` on, or the numbers where that is None; what is not valid gets
-    any.
-    """
-    out = np.zeros(len(numbers), np.int64)
-    known = valid != 0
-    if arrived is None:
-        out[known] = numbers[known]
-        return out
-    _, rank = np.unique(numbers[known], return_inverse=True)
-    out[known] = arrived + rank
-    return out
 
 
 def _sortable(ordering: pa.Array) -> pa.Array:

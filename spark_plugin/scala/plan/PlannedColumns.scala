@@ -78,10 +78,13 @@ object PlannedColumns extends Rule[LogicalPlan] {
   private final case class Columns(known: Map[ExprId, Known], hidden: Set[ExprId]) {
     def of(expression: Expression): Noted = expression match {
       case a: Attribute => Noted(known.get(a.exprId), hidden(a.exprId))
-      case struct: CreateNamedStruct if ComputedWindow.tumbling(struct).isDefined =>
-        Noted(ComputedWindow.tumbling(struct).map(Tumbling(_)), isHidden = false)
-      case other => Noted(None, other.references.exists(a => hidden(a.exprId)))
+      case struct: CreateNamedStruct => ComputedWindow.tumbling(struct).fold(unknown(struct))(grid =>
+        Noted(Some(Tumbling(grid)), isHidden = false))
+      case other => unknown(other)
     }
+
+    private def unknown(expression: Expression): Noted =
+      Noted(None, expression.references.exists(a => hidden(a.exprId)))
 
     def and(columns: Iterable[(ExprId, Noted)]): Columns = Columns(
       known -- columns.map(_._1) ++ columns.flatMap { case (id, noted) => noted.window.map(id -> _) },
