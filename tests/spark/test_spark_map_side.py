@@ -303,7 +303,7 @@ DISTINCT = {
         "bool", "byte", "short", "int", "long", "float", "double", "dec10", "dec38", "str", "bin", "date", "ts", "nval",
     )},
     "total": "sum(long % 1000)",
-    "rough": "approx_count_distinct(long, 0.2)", "fine": "approx_count_distinct(str, 0.01)",
+    "rough": "approx_count_distinct(long, 0.2)", "fine": "approx_count_distinct(str, 0.04)",
     "some": "approx_count_distinct(long) FILTER (WHERE int > 0)", "one": "approx_count_distinct(7)",
     "none": "approx_count_distinct(null)", "zeros": "approx_count_distinct(if(bool, -0.0D, 0.0D))",
     "nans": "approx_count_distinct(if(bool, double('NaN'), -double('NaN')))",
