@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.memory import copy_items
 
 _FEW = 1 << 12  # cells up to which a digit of 8 bits beats one of 11
 
@@ -158,10 +159,10 @@ def cells_of_codes(code, start, wanted, number, scan):  # type: ignore[no-untype
         if k + most > position.shape[0]:
             size = max(2 * position.shape[0], k + most)
             wider = np.empty(size, np.int64)
-            wider[:k] = position[:k]
+            copy_items(position, 0, k, wider, 0)
             position = wider
             wider_32 = np.empty(size, np.int32)
-            wider_32[:k] = which[:k]
+            copy_items(which, 0, k, wider_32, 0)
             which = wider_32
         if scan:
             for i in range(start[j], start[j + 1]):

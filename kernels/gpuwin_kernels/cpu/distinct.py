@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuwin_kernels.cpu.byte_keys import hash_bytes
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.memory import copy_items
 
 _FEW = 32  # so many hashes are always kept
 _SLIDES = 16  # precision up to which registers are counted as windows slide: more would not fit a cache
@@ -131,7 +132,7 @@ def merged(offsets, words, first, p):  # type: ignore[no-untyped-def]
                     _raise_registers(registers, words[a:b], p)
                     n = 0
                 else:
-                    hashes[n : n + b - a] = words[a:b]
+                    copy_items(words, a, b - a, hashes, n)
                     n += b - a
         if not dense:
             n = _squeezed(hashes, n)
@@ -141,10 +142,10 @@ def merged(offsets, words, first, p):  # type: ignore[no-untyped-def]
                 _raise_registers(registers, hashes[:n], p)
         if dense:
             out[at : at + whole] = 0
-            out[at : at + whole].view(np.uint8)[: registers.shape[0]] = registers
+            copy_items(registers, 0, registers.shape[0], out[at : at + whole].view(np.uint8), 0)
             at += whole
         else:
-            out[at : at + n] = hashes[:n]
+            copy_items(hashes, 0, n, out, at)
             at += n
         out_offsets[g + 1] = at
     return out_offsets, out[:at].copy()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.memory import copy_items
 
 
 @njit(nogil=True, cache=True)
 def wider(full):  # type: ignore[no-untyped-def]
     """Twice as many items, the first half those of `full` (one dimension)."""
     out = np.empty(2 * full.shape[0], full.dtype)
-    out[: full.shape[0]] = full
+    copy_items(full, 0, full.shape[0], out, 0)
     return out
 
 
@@ -19,5 +20,7 @@ def wider(full):  # type: ignore[no-untyped-def]
 def longer(full):  # type: ignore[no-untyped-def]
     """Twice as many rows, the first half those of `full` (two dimensions)."""
     out = np.empty((2 * full.shape[0], full.shape[1]), full.dtype)
-    out[: full.shape[0]] = full
+    for i in range(full.shape[0]):
+        for j in range(full.shape[1]):
+            out[i, j] = full[i, j]
     return out

@@ -1,4 +1,5 @@
-"""Unaligned loads from byte arrays and stores to them, and the bits of floats, which Numba has no words for."""
+"""Unaligned loads from byte arrays and stores to them, the bits of floats, and copies of items: what Numba has no words
+for, or long ones."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from gpuwin_kernels.cpu.code_cache import njit
 
 
 def _loader(bits: int, result: Any) -> Any:
@@ -128,3 +131,12 @@ prefetch = _prefetcher(
     1
 )  # prefetch(array, i): asks for the cache line of array[i] (i uint64, maybe out of bounds), ...
 fetch = _prefetcher(0)  # ... to be written soon; or only to be read, which takes it from no other core
+
+
+@njit(nogil=True, cache=True)
+def copy_items(items, begin, n, out, at):  # type: ignore[no-untyped-def]
+    """out[at : at + n] = items[begin : begin + n]; a loop, since Numba compiles an assignment of slices together with
+    the text of an error on their shapes, which takes a second and more.
+    """
+    for i in range(n):
+        out[at + i] = items[begin + i]

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
+from gpuwin_kernels.cpu.memory import copy_items
 
 from .groups import begin_groups, place_groups
 from .parallel import each, ranges
@@ -48,7 +49,7 @@ def _radix_part(key, order, lo, hi, base, span):  # type: ignore[no-untyped-def]
             count[digit] += 1
         source, target = target, source
         shift += np.uint64(width)
-    order[lo:hi] = source
+    copy_items(source, 0, n, order, lo)
 
 
 @njit(nogil=True, cache=True)

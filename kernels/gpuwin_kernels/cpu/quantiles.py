@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.distinct import mixed
+from gpuwin_kernels.cpu.memory import copy_items
 
 from .growing import wider
 
@@ -77,7 +78,7 @@ def _append(piece, items, stop):  # type: ignore[no-untyped-def]
         at = 1 + piece[0]
         for h in range(piece[0]):
             n = piece[1 + h]
-            items[stop[h] : stop[h] + n] = piece[at : at + n]
+            copy_items(piece, at, n, items, stop[h])
             stop[h] += n
             at += n
 
@@ -100,7 +101,7 @@ def _write(out, at, items, start, stop, levels):  # type: ignore[no-untyped-def]
         out[at - levels + h] = n
     for h in range(levels):
         n = stop[h] - start[h]
-        out[at : at + n] = items[start[h] : stop[h]]
+        copy_items(items, start[h], n, out, at)
         at += n
     return at
 

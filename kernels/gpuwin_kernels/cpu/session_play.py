@@ -155,7 +155,8 @@ def _play(rows, touch, after_merge, ranks, sessions, parent, slot, steps):  # ty
         slot[i] = joined
         if steps.shape[0]:
             steps[i, 0] = joined
-            steps[i, 1:] = sessions[joined, 1:]
+            for field in range(1, 4):
+                steps[i, field] = sessions[joined, field]
     for i in range(n):
         if slot[i] >= 0:
             slot[i] = _root(parent, slot[i])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.memory import copy_items
 from gpuwin_kernels.cpu.sessions import end_of
 
 _STEPS = 16  # along the chains, per row, that are no sign of a stream without order
@@ -118,14 +119,15 @@ def without_parts(session, count, into, slot):  # type: ignore[no-untyped-def]
     for s in range(count):
         if into[s] == s:
             place[s] = kept
-            session[kept] = session[s]
+            for field in range(session.shape[1]):
+                session[kept, field] = session[s, field]
             kept += 1
     for s in range(count):
         root = into[s]
         while into[root] != root:
             root = into[root]
         place[s] = place[root]
-    into[:count] = place
+    copy_items(place, 0, count, into, 0)
     for i in range(slot.shape[0]):
         slot[i] = into[slot[i]]
     return kept

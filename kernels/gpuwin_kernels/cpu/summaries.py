@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.lengths import read_int32, write_int32
-from gpuwin_kernels.cpu.memory import bits_float, float_bits, load_u64, store_u64, swap_bytes
+from gpuwin_kernels.cpu.memory import bits_float, copy_items, float_bits, load_u64, store_u64, swap_bytes
 
 _HEAD = 24  # bytes of a summary before its samples
 _SAMPLE = 24
@@ -150,7 +150,7 @@ def fold_pieces(data, begins, lo, hi, out, sizes):  # type: ignore[no-untyped-de
             continue
         length = _LENGTH + read_int32(data, begin)
         if begin + length == end:
-            out[begin:end] = data[begin:end]
+            copy_items(data, begin, end - begin, out, begin)
             sizes[k] = length
             continue
         pieces = _unpacked(data, begin, end, sums, heads)
@@ -235,4 +235,4 @@ def pack_pieces(data, begins, offsets, out):  # type: ignore[no-untyped-def]
     """Copies what lies at begins[k] (int64) of data to out[offsets[k]:offsets[k + 1]]."""
     for k in range(offsets.shape[0] - 1):
         size = offsets[k + 1] - offsets[k]
-        out[offsets[k] : offsets[k + 1]] = data[begins[k] : begins[k] + size]
+        copy_items(data, begins[k], size, out, offsets[k])

@@ -13,7 +13,7 @@ import numpy as np
 from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.hashing import mixed_in, slots_for
 from gpuwin_kernels.cpu.lengths import is_single, read_int32, write_int32
-from gpuwin_kernels.cpu.memory import load_u64, store_u64
+from gpuwin_kernels.cpu.memory import copy_items, load_u64, store_u64
 
 #: What values are: NaNs of any bits are one value, as Spark has it.
 OTHERS, DOUBLES, FLOATS = 0, 1, 2
@@ -92,7 +92,7 @@ def fold_counts(data, begins, kind, lo, hi, out, sizes):  # type: ignore[no-unty
     for k in range(lo, hi):
         begin, end = begins[k], begins[k + 1]
         if is_single(data, begin, end):
-            out[begin:end] = data[begin:end]
+            copy_items(data, begin, end - begin, out, begin)
             sizes[k] = end - begin
             continue
         entries = count_entries(data, begin, end)[1]
@@ -108,7 +108,7 @@ def fold_counts(data, begins, kind, lo, hi, out, sizes):  # type: ignore[no-unty
                 while True:
                     place = table[at] - 1
                     if place < 0:
-                        out[to : to + _LENGTH + size] = data[begin : begin + _LENGTH + size]
+                        copy_items(data, begin, _LENGTH + size, out, to)
                         table[at] = to + 1
                         to += _LENGTH + size
                         break

@@ -13,7 +13,7 @@ import numpy as np
 from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.hashing import mixed_in, slots_for
 from gpuwin_kernels.cpu.lengths import is_single, read_int32, write_int32
-from gpuwin_kernels.cpu.memory import load_u64, store_u64
+from gpuwin_kernels.cpu.memory import copy_items, load_u64, store_u64
 
 _LENGTH = 4
 _WHERE = 8  # in a piece's row: the word that says where the array lies
@@ -139,11 +139,11 @@ def _write(data, width, places, lengths, found, out, begin):  # type: ignore[no-
     for i in range(found):
         place, size = places[i], lengths[i]
         if width:
-            out[at : at + width] = data[place : place + width]
+            copy_items(data, place, width, out, at)
             at += width
         else:
             store_u64(out, at, np.uint64(to - array) << _HALF | np.uint64(size))
-            out[to : to + _whole(size)] = data[place : place + _whole(size)]
+            copy_items(data, place, _whole(size), out, to)
             to += _whole(size)
             at += _WORD
     store_u64(out, array, np.uint64(found))
@@ -173,7 +173,7 @@ def fold_sets(data, begins, width, lo, hi, out, sizes):  # type: ignore[no-untyp
     for k in range(lo, hi):
         begin, end = begins[k], begins[k + 1]
         if is_single(data, begin, end):
-            out[begin:end] = data[begin:end]
+            copy_items(data, begin, end - begin, out, begin)
             sizes[k] = end - begin
             continue
         of_group, at = np.int64(0), begin

@@ -276,7 +276,8 @@ def find_rows(stretches, upto, last, leaves):  # type: ignore[no-untyped-def]
             k = max(k, min(last, enter_at[entered] - 1))
     out_window = np.empty(r, np.int64)
     for s in range(m):
-        out_window[row[s] : row[s + 1]] = window[s]
+        for i in range(row[s], row[s + 1]):
+            out_window[i] = window[s]
     return there, window[:m], step_entered[:m], step_left[:m], row[: m + 1], out_code[:r].copy(), out_window
 
 
