@@ -52,6 +52,12 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
         ["max_by over sessions orders by what fits 64 bits"],
         SPARK_SESSIONS,
     ),
+    "session_by_string_beside_a_list": (
+        windowed("max_by(id, str)", "sort_array(collect_list(id))", window="session_window(ts, '30 seconds')"),
+        "append",
+        ["max_by over sessions orders by what fits 64 bits"],
+        SPARK_SESSIONS,
+    ),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
     "no_window": (without_window, "update", ["groups neither by a window"], SAVE),
     "session_of_any_gap": (

@@ -54,6 +54,8 @@ object SessionAggregate {
       late = saved.late.filter(_ => watermarked)
       protos <- protoSessions(below, keys, session, late, held)
       functions <- WindowedAggregate.functionsOf(protos._1)
+      _ <- functions.find(MergeSpec.isWide).map(f =>
+        s"${f.prettyName} over sessions orders by what fits 64 bits, on gpuwin").toLeft(())
       merges <- MergeSpec.ofAll(functions, pieces = true)
     } yield {
       val cells = input match {
@@ -90,7 +92,6 @@ object SessionAggregate {
         val grouping = keys.flatMap(k => partial.groupingExpressions.find(_.exprId == k.exprId))
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
         val ordered = functions.find(Arrival.isOf).map(_.prettyName)
-        val wide = functions.find(MergeSpec.isWide).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
         if (functions.exists(Pieces.areOf) && (ordered.isEmpty || found.oneGap)) {
           val made = PartialAggregate.over(partial, partial.groupingExpressions, partial.aggregateExpressions,
@@ -99,7 +100,6 @@ object SessionAggregate {
           Right((partial.aggregateExpressions, asTheyCome(cells, partial.aggregateExpressions, keys, session)))
         } else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
-        else if (wide.isDefined) Left(s"${wide.get} over sessions orders by what fits 64 bits, on gpuwin")
         else if (ordered.isDefined && !found.oneGap)
           Left(s"${ordered.get} over sessions needs a gap that is the same for all rows")
         else {
