@@ -19,6 +19,7 @@ from spark_harness import (
     DEVICE,
     HAS_CORR_OF_CONSTANT,
     JVM,
+    SPARK,
     SPARK_SESSIONS,
     Both,
     Case,
@@ -341,6 +342,16 @@ REASONS: list[tuple[Query, str]] = [
         "only Spark's own code adds rows to the buffer of approx_count_distinct",
     ),
 ]
+if SPARK >= (4, 0):
+    # Of variants that are not null Spark's function fails.
+    REASONS.append(
+        (
+            lambda _, f: f.groupBy("bool", F.window("ts", "1 minute")).agg(
+                F.expr("approx_count_distinct(try_parse_json('{'))").alias("n")
+            ),
+            "only Spark's own code adds rows to the buffer of approx_count_distinct",
+        )
+    )
 
 
 @pytest.mark.parametrize(("query", "reason"), REASONS)

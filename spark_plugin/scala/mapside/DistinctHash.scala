@@ -22,7 +22,8 @@ object DistinctHash {
       case s: StringType => Some(value).filter(_ => UnsafeRowUtils.isBinaryStable(s))
       case _: AtomicType | NullType => Some(value)
       case _ => None
-    }).map(hashed => If(IsNull(value), Literal(null, LongType), XxHash64(Seq(hashed), Seed)))
+    }).map(hashed => XxHash64(Seq(hashed), Seed)).filter(_.resolved) // a variant has no hash
+      .map(If(IsNull(value), Literal(null, LongType), _))
   }
 
   /** Of each function whose rows are sent so, the first of its buffers among all, and how many there are. */
