@@ -57,6 +57,24 @@ def test_plans(plan: str, node: str, verdict: str, overlap: int | None, words: s
 
 
 @pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        ("id#3L, int#4, 2, false, 0, 0", "stays with Spark"),
+        ("struct(id, id#3L), concat(str#5, ,), 2, true, 0, 0", "stays with Spark"),
+        ("id#3L, int#4", "can be offloaded"),
+        ("array(id#3L, 2), struct(int, int#4, id, id#3L)", "can be offloaded"),
+    ],
+)
+@pytest.mark.parametrize("name", ["max_by", "min_by"])
+def test_several_values_by_an_order(name: str, arguments: str, verdict: str) -> None:
+    """A third argument says of how many; what Spark writes behind it are its type and places of its own."""
+    text = (CAPTURED / "tumbling_plain.txt").read_text()
+    (operator,) = read_plan(re.sub(r"(partial|merge)_\w+\([^()]*\)", rf"\1_{name}({arguments})", text))
+    assert operator.verdict == verdict
+    assert (f"{name} has a third argument" in operator.reason) == (verdict == "stays with Spark")
+
+
+@pytest.mark.parametrize(
     ("plan", "verdict", "words"),
     [
         ("tumbling_plain", "can be offloaded", "a window with pivotfirst"),

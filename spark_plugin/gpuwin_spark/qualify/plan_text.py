@@ -25,6 +25,8 @@ _SIZE: Final = re.compile(r"\+ (\d+)\), LongType, TimestampType")
 _SLIDE: Final = re.compile(r"% (\d+)\)")
 _ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session|each event time)\b[^,]*")
 _SUM: Final = re.compile(r"partial_((?:try_)?(?:sum|avg))\(")
+_BY: Final = re.compile(r"(?:partial|merge)_(max_by|min_by)\(")
+_SEVERAL: Final = re.compile(r", \d+, (?:true|false), \d+, \d+$")  # the end of their arguments where there is a third
 _DECIMAL: Final = re.compile(r"decimal\((\d+),-?\d+\)")
 _READ: Final = re.compile(r"ReadSchema: struct<(.*)>")
 _EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms\b")  # a column with a watermark
@@ -204,6 +206,8 @@ def _judged(
         )
     if size is None and "pivotfirst" in functions:
         return PlannedOperator(name, "stays with Spark", PIVOT_OF_SESSIONS)
+    if (several := _of_several(aggregates[:2])) is not None:
+        return PlannedOperator(name, "stays with Spark", several, size, slide)
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)
     if any(_CUT.search(r) for r in aggregates[:2]):
@@ -216,6 +220,14 @@ def _judged(
     if any("isEmpty#" in r for r in aggregates):  # a buffer that only sums of decimals have
         said += f", and a sum of decimals of more than {MOST_DIGITS} digits stays with Spark"
     return PlannedOperator(name, "can be offloaded", said, size, slide)
+
+
+def _of_several(aggregates: Sequence[str]) -> str | None:
+    """Why a max_by or min_by of several values stays with Spark."""
+    for called in (found for rest in aggregates for found in _BY.finditer(rest)):
+        if _SEVERAL.search(until_closed(called.string[called.end() :])):
+            return f"{called[1]} has a third argument, and gpuwin merges buffers of one value"
+    return None
 
 
 def _without_room(below: list[Node]) -> str | None:
