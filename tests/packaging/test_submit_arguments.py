@@ -82,7 +82,8 @@ def test_the_plugin_is_loaded_beside_other_jars(how: str, tmp_path: Path) -> Non
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     arguments = ["--jars", str(other), "--conf", "spark.plugins=other.Plugin"]
-    settings = {**os.environ, "JAVA_TOOL_OPTIONS": brief_options()}
+    # A session of Spark that this process had named the Python of its executors.
+    settings = {k: v for k, v in os.environ.items() if k != "PYSPARK_PYTHON"} | {"JAVA_TOOL_OPTIONS": brief_options()}
     if how == "submit":
         named = ["--conf", f"spark.pyspark.python={sys.executable}"]
         command = [str(spark.jars.parent / "bin" / "spark-submit"), *arguments, *named, str(script)]
