@@ -155,7 +155,7 @@ def _query(batches: list[pa.Table], device: str) -> str:
 
 
 def every_window(rows: DataFrame) -> DataFrame:
-    """A query with an aggregation for each kind of window and of key."""
+    """A query with an aggregation for each kind of window and of key, and one with registers, which come as hashes."""
     from pyspark.sql import functions as F
 
     stream = rows.withWatermark("ts", "10 seconds")
@@ -167,6 +167,10 @@ def every_window(rows: DataFrame) -> DataFrame:
         for window in windows
         for key in ("number", "name")
     ]
+    seldom = F.when(F.col("whole") % 2 == 0, F.col("whole"))  # of nulls and without
+    registers = (F.approx_count_distinct("number"), *[F.lit(0.0)] * 4, F.approx_count_distinct(seldom), F.lit(0))
+    few = (F.col("whole") % 10).cast("string").alias("name")  # a cell has 416 bytes of registers of each
+    found.append(stream.groupBy(few, windows[1].alias("window")).agg(*registers))
     return reduce(type(rows).union, found)  # of all columns, or Spark would leave some out
 
 

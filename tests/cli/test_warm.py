@@ -42,6 +42,7 @@ def test_a_stream_after_it_compiles_nothing(tmp_path: Path) -> None:
     assert done.stdout.startswith("Kernels for cpu, of the engine and of the plugin, are in ")
     compiled = {p.name for p in tmp_path.rglob("*.nbc")}
     assert len(compiled) > 100
+    assert [name for name in compiled if name.startswith("registers.raise_by_hashes-")]
     subprocess.run([sys.executable, "-c", STREAM], env=environment, check=True)
     assert {p.name for p in tmp_path.rglob("*.nbc")} == compiled
 
