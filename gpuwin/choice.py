@@ -119,6 +119,7 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Engine
         from gpuwin.engines.triggers.windows import TriggerEngine
 
         return EngineStart(TriggerEngine(plan, rule))
-    from gpuwin.engines.panes import PaneEngine
+    from gpuwin.engines.closing_panes import ClosingPaneEngine
+    from gpuwin.engines.panes import PaneEngine, emits_once
 
-    return EngineStart(PaneEngine(plan, rule))
+    return EngineStart(ClosingPaneEngine(plan, rule) if emits_once(spec) else PaneEngine(plan, rule))

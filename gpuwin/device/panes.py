@@ -41,8 +41,6 @@ FEWEST_ROWS = 1 << 16
 class DevicePaneEngine(PaneEngine):
     """`PaneEngine` with its cells in device memory."""
 
-    on_host = False
-
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
         self.taker = BatchTaker(plan, self.grid)
@@ -152,7 +150,7 @@ class DevicePaneEngine(PaneEngine):
         try:
             code = panes.keys.encode(kept.keys(self.plan), len(kept))
             run = rows_to_device_run(self.plan, panes, pane, code, kept)
-            return replace(state, panes=panes.add(run), rows=self._kept_rows(state, kept, code)), run
+            return replace(state, panes=panes.add(run), rows=self.raw_rows.added(state.rows, kept, code)), run
         except OutOfDeviceMemory:
             if len(kept) > FEWEST_ROWS and not self.updates and not self.bounds.lateness:
                 return self._in_halves(state, kept, pane), None

@@ -76,7 +76,7 @@ class ChangeEngine:
         base = self.base
         tested = self.rule.tested_against(progress)
         after = self.rule.after_rows(progress, rows.time, source)
-        kept, pane, drops = base.admitted(rows, tested, tested)
+        kept, pane, drops = base.admission.admitted(rows, tested)
         state = self._followed(state, base.added(state.panes, kept, pane)[0])
         if self.by_timers and len(kept):
             code = state.panes.panes.keys.lookup(kept.keys(self.plan), len(kept))

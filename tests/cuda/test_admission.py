@@ -14,6 +14,7 @@ import gpuwin as gw
 from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.device.admission import admission
 from gpuwin.device.batch import kept_of, places
+from gpuwin.device.panes import DevicePaneEngine
 from gpuwin.engines.panes import PaneEngine
 from gpuwin.planning.plan import plan_of
 from gpuwin.progress import Progress, WatermarkRule
@@ -87,7 +88,7 @@ def _compare(preset: str, around: str, form: str, seed: int) -> None:
     each = engine.rule.after_each_row(progress, times, 0)[1] if by_row else known
     if by_row and form == "overlapping" and semantics.late_by == "window":
         return  # of another engine, on the CPU
-    kept, _, drops = engine.admitted(rows, each, known)
+    kept, _, drops = engine.admission.admitted(rows, each)
 
     found = admission(engine.grid, engine.bounds, engine.rule, progress, known, keeps_all=False)
     if found is None:
@@ -199,7 +200,7 @@ def test_each_preset_on_random_streams(form: str, engine: str, emit: Any) -> Non
 
 def _on_the_cpu_only(real: Any) -> Any:
     def admitted(engine: PaneEngine, *arguments: Any) -> Any:
-        assert engine.on_host, "the device takes rows as they are"
+        assert not isinstance(engine, DevicePaneEngine), "the device takes rows as they are"
         return real(engine, *arguments)
 
     return admitted

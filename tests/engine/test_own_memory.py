@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.engines import panes as pane_engine
+from gpuwin.engines import closing_panes
 
 SECOND = 1_000_000
 WINDOWS = {
@@ -151,7 +151,7 @@ def test_dictionaries_of_late_rows(column: str) -> None:
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("column", [name for name in ENCODED if name != "extension"])  # which is not collected
 def test_dictionaries_of_kept_rows(column: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+    monkeypatch.setattr(closing_panes, "AT_ONCE", 0 if waits else 1 << 62)
     window = gw.TumblingWindow("10 seconds") if waits else gw.SlidingWindow("10 seconds", "5 seconds")
     op = gw.WindowedAggregation(window=window, time="ts", aggregates={"c": gw.collect_list("c")}).start(device="cpu")
     wanted = []
@@ -182,7 +182,7 @@ def test_buffers_that_are_filled_again(window: str, kind: str, monkeypatch: pyte
     for aggregates in AGGREGATES.values():
         spec = gw.WindowedAggregation(aggregates=aggregates, watermark=late, **common)
         for ordered, waits, dictionary in [(True, False, True), (False, True, True)]:
-            monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+            monkeypatch.setattr(closing_panes, "AT_ONCE", 0 if waits else 1 << 62)
             monkeypatch.setattr("gpuwin.batch.pane_cells.AT_ONCE", 1 if waits else 1 << 62)
             stream = buffers(5, ordered)
             wanted = results(spec, stream, dictionary, False)

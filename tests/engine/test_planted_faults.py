@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streams import answers, expected_answers, options, streams
 
 import gpuwin.batch.timed_rows
+import gpuwin.engines.admission
 import gpuwin.engines.panes
 import gpuwin.engines.triggers.contents
 import gpuwin.engines.triggers.firings
@@ -51,7 +52,7 @@ def loses_count_of_late_rows(patch: pytest.MonkeyPatch) -> None:
         rows, drops = sound(*given)
         return rows, replace(drops, rows_late=0)
 
-    patch.setattr(gpuwin.engines.panes, "without", without)
+    patch.setattr(gpuwin.engines.admission, "without", without)
 
 
 def evicts_a_pane_too_early(patch: pytest.MonkeyPatch) -> None:

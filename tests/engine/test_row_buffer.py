@@ -11,7 +11,7 @@ import pytest
 import gpuwin as gw
 from gpuwin.batch.row_buffer import RowBuffer
 from gpuwin.batch.timed_rows import TimedRows
-from gpuwin.engines import panes as pane_engine
+from gpuwin.engines import closing_panes
 
 SECOND = 1_000_000
 TYPES: dict[str, pa.DataType] = {
@@ -31,7 +31,7 @@ LARGEST = {f"most_{name}": gw.max(name) for name in ("i8", "u32", "i64", "f32", 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first row on."""
-    monkeypatch.setattr(pane_engine, "AT_ONCE", 0)
+    monkeypatch.setattr(closing_panes, "AT_ONCE", 0)
 
 
 def column(rng: np.random.Generator, type_: pa.DataType, rows: int, nulls: bool) -> pa.Array:
@@ -71,7 +71,7 @@ def test_a_stream_with_failures_branches_and_nulls(seed: int, monkeypatch: pytes
     )
     found, buffered = [], 0
     for waits in (True, False):
-        monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+        monkeypatch.setattr(closing_panes, "AT_ONCE", 0 if waits else 1 << 62)
         rng = np.random.default_rng(seed)
         op, out = spec.start("cpu"), []
         for k in range(40):

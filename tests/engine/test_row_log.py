@@ -11,7 +11,8 @@ import pytest
 import gpuwin as gw
 from gpuwin.batch import pane_cells
 from gpuwin.batch.timed_rows import TimedRows, read_rows
-from gpuwin.engines import panes as pane_engine
+from gpuwin.engines import closing_panes
+from gpuwin.engines.closing_panes import ClosingPaneEngine
 from gpuwin.planning.plan import plan_of
 from gpuwin_kernels import tuning
 
@@ -38,7 +39,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_wait(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     """Lets rows wait from the first one on, for a kernel that takes them all at once; or never do either."""
-    monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+    monkeypatch.setattr(closing_panes, "AT_ONCE", 0 if waits else 1 << 62)
     monkeypatch.setattr(pane_cells, "AT_ONCE", 1 if waits else 1 << 62)
 
 
@@ -270,7 +271,7 @@ def test_a_batch_that_fails_leaves_the_log_as_it_was() -> None:
 @pytest.mark.usefixtures("logged")
 def test_two_streams_from_one_state() -> None:
     op = spec().start(device="cpu")
-    engine = pane_engine.PaneEngine(plan_of(op._spec, batches(4)[0].schema), op._rule)
+    engine = ClosingPaneEngine(plan_of(op._spec, batches(4)[0].schema), op._rule)
     begun = engine.begin()
     a, b, c = (rows(engine, table) for table in batches(4)[:3])
     progress = op._rule.begin()
@@ -282,7 +283,7 @@ def test_two_streams_from_one_state() -> None:
     assert len(engine.settled(again.state).panes.runs[0]) == len(engine.settled(left.state).panes.runs[0])
 
 
-def rows(engine: pane_engine.PaneEngine, table: pa.Table) -> TimedRows:
+def rows(engine: ClosingPaneEngine, table: pa.Table) -> TimedRows:
     return read_rows(engine.plan, table, 0, None)[0]
 
 

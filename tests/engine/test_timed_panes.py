@@ -10,7 +10,7 @@ import pytest
 
 import gpuwin as gw
 from gpuwin.batch.row_panes import TimedPanes, panes_array
-from gpuwin.engines.panes import PaneEngine
+from gpuwin.engines.admission import GridAdmission
 from gpuwin.grid import WindowGrid
 from gpuwin_kernels import tuning
 
@@ -61,14 +61,14 @@ def results(spec: gw.WindowedAggregation, stream: list[pa.Table]) -> list[Any]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each batch that was asked about is without an array of panes."""
     seen: list[bool] = []
-    asked = PaneEngine._admitted_at_once
+    asked = GridAdmission.at_once
 
-    def watched(self: PaneEngine, *args: Any) -> Any:
+    def watched(self: GridAdmission, *args: Any) -> Any:
         found = asked(self, *args)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(PaneEngine, "_admitted_at_once", watched)
+    monkeypatch.setattr(GridAdmission, "at_once", watched)
     return seen
 
 

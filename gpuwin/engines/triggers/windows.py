@@ -11,6 +11,7 @@ from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, TimedRows
 from gpuwin.bounds import Bounds
+from gpuwin.engines.raw_rows import first_time_after, times_of
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.engines.step import Parts, Step
@@ -355,12 +356,8 @@ class TriggerEngine:
         start = self._starts(state, code, window)
         slices = None
         if state.rows is not None:
-            lo, hi = self.grid.least_times(start), end[firings.window]
-            if self.grid.inherited:
-                lo, hi = hi, hi + 1
-            elif self.grid.endless:
-                lo = np.full(len(hi), INT64_MIN)
-            slices = upto(state.rows.select(code, lo, hi, self._since(state, firings, until)), reach)
+            least, past = times_of(self.grid, start, end[firings.window])
+            slices = upto(state.rows.select(code, least, past, self._since(state, firings, until)), reach)
         values = finished(self.plan, at_each.cells, state.heap, slices)
         previous = np.full(len(firings), -1, np.int64)
         pool, kept_before = values, 0
@@ -440,7 +437,7 @@ class TriggerEngine:
         passed = self.grid.last_closed(self.bounds.evicting(progress.watermark))
         if self.grid.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
             return rows
-        return rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
+        return rows.evict(first_time_after(self.grid, passed))
 
     def _without_dead_rows(self, state: TriggeredWindows, kept: np.ndarray) -> RowState | None:
         """Raw rows without those of evicted windows that no open window of the key needs."""
