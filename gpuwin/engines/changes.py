@@ -18,7 +18,7 @@ from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.step import Parts, Step
-from gpuwin.engines.triggers.firings import no_values, pooled, same_rows
+from gpuwin.engines.triggers.emitted import no_values, pooled, same_rows
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells, empty_cells

@@ -21,7 +21,9 @@ from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.contents import until_of
-from gpuwin.engines.triggers.firings import BatchTime, Firings, Ledger, TriggerRule, Visits, firings_of
+from gpuwin.engines.triggers.firings import BatchTime, Firings, Visits, firings_of
+from gpuwin.engines.triggers.ledger import Ledger
+from gpuwin.engines.triggers.rule import TriggerRule
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan

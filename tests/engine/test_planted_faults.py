@@ -22,7 +22,7 @@ from gpuwin.bounds import Bounds
 from gpuwin.engines.changes import ChangeEngine
 from gpuwin.engines.panes import PaneEngine
 from gpuwin.engines.sessions.rows import SessionRows
-from gpuwin.engines.triggers.firings import EmittedRows
+from gpuwin.engines.triggers.emitted import EmittedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.state.sessions.session_state import SessionState
 
@@ -75,9 +75,9 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
-    batch = gpuwin.engines.triggers.firings._Batch
-    sound = batch._by_rows
-    patch.setattr(batch, "_by_rows", lambda self, schedule, count, late: sound(self, schedule, count * 0, late))
+    found = gpuwin.engines.triggers.firings._FiringsFound
+    sound = found._by_rows
+    patch.setattr(found, "_by_rows", lambda self, schedule, count, late: sound(self, schedule, count * 0, late))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:

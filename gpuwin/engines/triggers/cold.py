@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.triggers.firings import Ledger, TriggerRule, interval_of
+from gpuwin.engines.triggers.ledger import Ledger
+from gpuwin.engines.triggers.rule import TriggerRule, interval_of
 from gpuwin.state.spill import OnDisk, in_memory
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every

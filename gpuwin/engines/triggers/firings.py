@@ -1,139 +1,19 @@
-"""Firings of triggers: when one fires for a window, early, on time or late, and the results that it emits."""
+"""Firings of triggers in a batch: when one fires for a window, early, on time or late."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from gpuwin.engines.results import EARLY, LATE, ON_TIME
+from gpuwin.engines.triggers.ledger import NEVER, Ledger
+from gpuwin.engines.triggers.rule import TriggerRule, interval_of
 from gpuwin.errors import LimitExceeded
-from gpuwin.planning.plan import Plan
-from gpuwin.state.rows.sortable import equality_keys
-from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
-from gpuwin.vocabulary.specification import Specification
-from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnClose, OnUpdate, Schedule, Trigger
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRows
 
-_NEVER = INT64_MAX
 _MOST_FIRINGS = 1 << 26  # of one batch
-
-
-@dataclass(frozen=True)
-class TriggerRule:
-    """Trigger of a specification, in the form that engines use. `early`, `late`: schedules, by rows or by time (None:
-    never). `early_by_row`, `late_by_row`: a schedule by rows fires exactly at the n-th row, and not when the batch
-    ends. `counts_on`: late rows continue the count of the window's earlier ones.
-    """
-
-    early: Schedule | None
-    late: Schedule | None
-    on_time: bool
-    early_by_row: bool
-    late_by_row: bool
-    only_updated: bool = False
-    empty_on_time: bool = False
-    lateness: int = 0  # microseconds
-    counts_on: bool = False
-    late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
-    margin: int = 1  # microseconds before the end of a window, up to which EveryEventTime fires
-    late_margin: int = 0  # microseconds before the end of the lateness, up to which EveryEventTime fires
-    carries: bool = False  # late firings go on with the count of rows from before the end
-    once: bool = False  # one firing of a window in a batch, also where it closes in it
-
-    @staticmethod
-    def of(spec: Specification) -> TriggerRule:
-        emit, semantics = spec.emit, spec.semantics
-        if isinstance(emit, EveryRow):
-            return TriggerRule(EveryRows(1), EveryRows(1), False, True, True)
-        if isinstance(emit, OnUpdate):
-            return TriggerRule(EveryRows(1), EveryRows(1), False, False, False, once=True)
-        if isinstance(emit, OnClose):
-            return TriggerRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
-        assert isinstance(emit, Trigger)
-        by_row = semantics.count_trigger == "row"
-        empty = semantics.on_time_pane == "always"
-        assert isinstance(spec.allowed_lateness, timedelta)
-        lateness = micros(spec.allowed_lateness)
-        counts_on = semantics.late_count == "continue"
-        return TriggerRule(
-            emit.early,
-            emit.late,
-            emit.on_time,
-            by_row,
-            by_row,
-            emit.only_updated,
-            empty,
-            lateness,
-            counts_on,
-            semantics.late_pane == "after_end",
-            # An inclusive watermark closes a window when it reaches its last instant: a multiple there is on time.
-            1 + semantics.tick if semantics.watermark_inclusive and emit.on_time else 1,
-            # It evicts a window one tick before the end of the lateness, and with it a timer at that end (Flink).
-            semantics.tick if semantics.watermark_inclusive else 0,
-            # One trigger by number of rows that takes no notice of the end: Flink's CountTrigger, Beam's AfterCount.
-            carries=counts_on or (not emit.on_time and emit.early == emit.late),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """Record of each open window besides its contents; int64 arrays of one length.
-
-    count: rows since its trigger last fired by rows (all its rows, where late ones continue the count). seen: system
-    time of its first row, then of its last firing. next_time: the event time at which its trigger fires next. closed: 1
-    once it has closed. since: rows that arrived before were discarded. last: its last result, as a row of a table; -1.
-    """
-
-    count: np.ndarray
-    seen: np.ndarray
-    next_time: np.ndarray
-    closed: np.ndarray
-    since: np.ndarray
-    last: np.ndarray
-
-    @staticmethod
-    def fresh(n: int, now: int) -> Ledger:
-        zero = np.zeros(n, np.int64)
-        return Ledger(zero, np.full(n, now), np.full(n, _NEVER), zero, np.full(n, INT64_MIN), np.full(n, -1))
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        return self.count, self.seen, self.next_time, self.closed, self.since, self.last
-
-    def without_last(self) -> tuple[np.ndarray, ...]:
-        """All arrays but `last`."""
-        return self.arrays()[:-1]
-
-    def take(self, at: np.ndarray) -> Ledger:
-        return Ledger(*(a[at] for a in self.arrays()))
-
-    def written(self, places: np.ndarray, part: Ledger) -> Ledger:
-        """Ledger with some entries replaced."""
-        arrays = []
-        for whole, some in zip(self.arrays(), part.arrays(), strict=True):
-            copy = whole.copy()
-            copy[places] = some
-            arrays.append(copy)
-        return Ledger(*arrays)
-
-
-def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, list[pa.Array]]:
-    """Ledger and results without the results that no window refers to any more, once these are the majority."""
-    used = np.flatnonzero(ledger.last >= 0)
-    if not results or len(results[0]) <= 2 * len(used) + 64:
-        return ledger, results
-    rows = pa.array(ledger.last[used])
-    moved = np.full(len(ledger.last), -1)
-    moved[used] = np.arange(len(used))
-    return replace(ledger, last=moved), [column.take(rows) for column in results]
-
-
-def joined_ledgers(ledger: Ledger, others: Sequence[np.ndarray], last: np.ndarray, before: int) -> Ledger:
-    """Ledger with the entries of another one behind its own; the results of that one come behind `before` others."""
-    whole = [np.concatenate(pair) for pair in zip(ledger.without_last(), others, strict=True)]
-    return Ledger(*[*whole, np.concatenate((ledger.last, np.where(last >= 0, last + before, -1)))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +61,6 @@ def emits(rule: TriggerRule, firings: Firings, held: np.ndarray) -> np.ndarray:
     return some | (firings.timing == ON_TIME) if rule.empty_on_time else some
 
 
-def interval_of(schedule: Every | EveryEventTime) -> int:
-    """Interval of a schedule in microseconds."""
-    assert isinstance(schedule.interval, timedelta)
-    return micros(schedule.interval)
-
-
 def _passed(next_time: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
     """Number of multiples of `step`, from `next_time` on, that a watermark at `stated` has passed, up to `last`:
     int64[n]. One where that is without end (a window for ever, at the end of the stream). `next_time` is at most
@@ -225,9 +99,9 @@ class BatchTime:
     waits: np.ndarray | None = None
 
 
-class _Batch:
-    """Batch whose firings are found, kind by kind: early, as windows close, and late. `count`, `seen` and `next_time`
-    are those of the ledger, and change with each kind.
+class _FiringsFound:
+    """Firings of a batch as they are found, kind by kind: early, as windows close, and late. `count`, `seen` and
+    `next_time` are those of the ledger, and change with each kind.
     """
 
     def __init__(self, rule: TriggerRule, ledger: Ledger, visits: Visits, time: BatchTime) -> None:
@@ -254,7 +128,7 @@ class _Batch:
             self.count += self.before
         if isinstance(schedule, EveryEventTime):
             step = interval_of(schedule)
-            begins = ~self.ended & (self.next_time == _NEVER) & (self.before > 0)
+            begins = ~self.ended & (self.next_time == NEVER) & (self.before > 0)
             self.next_time[begins] = _next_multiple(first_time[begins], step)
             last = np.where(end == INT64_MAX, end - 1, end - self.rule.margin)
             at = np.flatnonzero(~self.was_closed & (self.next_time <= stated) & (self.next_time <= last))
@@ -265,7 +139,7 @@ class _Batch:
 
     def on_closing(self) -> None:
         shut = np.flatnonzero(self.visits.closing)
-        self.next_time[shut] = _NEVER
+        self.next_time[shut] = NEVER
         if not self.rule.carries:
             self.count[shut] = 0
         if not self.rule.on_time:
@@ -285,10 +159,10 @@ class _Batch:
         elif isinstance(schedule, EveryEventTime):
             step = interval_of(schedule)
             ended = self.ended | self.within
-            begins = ended & (self.next_time == _NEVER) & (self.size > self.before)
+            begins = ended & (self.next_time == NEVER) & (self.size > self.before)
             self.next_time[begins] = _next_multiple(first_time[begins], step)
             kept = np.minimum(end, INT64_MAX - self.rule.lateness) + self.rule.lateness - self.rule.late_margin
-            at = np.flatnonzero(ended & (self.next_time <= np.minimum(stated, kept)) & (self.next_time != _NEVER))
+            at = np.flatnonzero(ended & (self.next_time <= np.minimum(stated, kept)) & (self.next_time != NEVER))
             at = self._passing(at, stated, kept, step)
             self._add(at, self.size[at], LATE, 2, True)
         elif isinstance(schedule, Every):
@@ -370,111 +244,9 @@ def firings_of(
     batch, that of its first row since, or the watermark when that row came, if it is later. end: int64, the ends of
     windows. stated: the watermark as the user states it, for each window.
     """
-    batch = _Batch(rule, ledger, visits, time)
-    batch.early(first_time, end, stated)
-    batch.on_closing()
-    batch.late(late_time, end, stated)
-    closed = batch.closed.astype(np.int64)
-    return batch.firings(), Ledger(batch.count, batch.seen, batch.next_time, closed, ledger.since, ledger.last)
-
-
-def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Whether rows a[i] and b[i] of a table are equal, bool[n]; nulls equal nulls, and NaN equals NaN."""
-    equal = np.ones(len(a), bool)
-    for column in columns:
-        keys = equality_keys(column)
-        same = keys[a] == keys[b]
-        if column.null_count:
-            valid = np.asarray(column.is_valid())
-            same = np.where(valid[a] & valid[b], same, valid[a] == valid[b])
-        equal &= same
-    return equal
-
-
-def is_news(columns: list[pa.Array], row: np.ndarray, previous: np.ndarray) -> np.ndarray:
-    """Whether rows of a table are other than the previous ones (-1: there is none), bool[n]."""
-    had = previous >= 0
-    news = ~had
-    news[had] = ~same_rows(columns, row[had], previous[had])
-    return news
-
-
-@dataclass(frozen=True, slots=True)
-class EmittedRows:
-    """Results to emit: `value` is a row of `pool`, `subject` the firing that emits it, `retraction` whether it takes
-    back an earlier result.
-    """
-
-    pool: list[pa.Array]
-    value: np.ndarray
-    subject: np.ndarray
-    retraction: np.ndarray
-
-
-def remembers(plan: Plan) -> bool:
-    """Whether the last result of each window has to be kept."""
-    return plan.spec.accumulation == "retracting" or bool(getattr(plan.spec.emit, "only_updated", False))
-
-
-def no_values(plan: Plan) -> list[pa.Array]:
-    """Values of no results, one empty array per aggregate."""
-    return [pa.nulls(0, o.type) for o in plan.outputs]
-
-
-def pooled(a: list[pa.Array], b: list[pa.Array]) -> list[pa.Array]:
-    """Rows of two tables, one after the other."""
-    if not a or not len(a[0]):
-        return b
-    return [pa.concat_arrays(pair) for pair in zip(a, b, strict=True)]
-
-
-def emitted_rows(
-    pool: list[pa.Array], value: np.ndarray, previous: np.ndarray, only_updated: bool, retracting: bool
-) -> EmittedRows:
-    """Results of firings: firing i has the value `value[i]` of the pool, and its window was last emitted with
-    `previous[i]` (-1: never).
-    """
-    subject = np.flatnonzero(is_news(pool, value, previous)) if only_updated else np.arange(len(value))
-    rows = value[subject]
-    if not retracting:
-        return EmittedRows(pool, rows, subject, np.zeros(len(rows), bool))
-    before = previous[subject]
-    back = before >= 0
-    number = np.concatenate((subject[back] * 2, subject * 2 + 1))
-    order = np.argsort(number, kind="stable")
-    return EmittedRows(
-        pool,
-        np.concatenate((before[back], rows))[order],
-        np.concatenate((subject[back], subject))[order],
-        np.concatenate((np.ones(int(back.sum()), bool), np.zeros(len(rows), bool)))[order],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Retractions:
-    """Emitted results that no longer hold: rows of `results`, and the keys, bounds and timings that they were emitted
-    with.
-    """
-
-    row: np.ndarray
-    code: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    timing: np.ndarray
-
-    @staticmethod
-    def none() -> Retractions:
-        zero = np.empty(0, np.int64)
-        return Retractions(zero, zero, zero, zero, zero)
-
-
-ARRIVAL = ""  # the last column of results that are put in order; no column of the output has this name
-
-
-def as_they_came(results: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Results by the row that brought them about; those of one row stay in their order."""
-    if not results:
-        return results
-    (batch,) = pa.Table.from_batches(results).combine_chunks().to_batches()
-    order = np.argsort(np.asarray(batch.column(batch.num_columns - 1)), kind="stable")
-    return [batch.remove_column(batch.num_columns - 1).take(pa.array(order))]
+    found = _FiringsFound(rule, ledger, visits, time)
+    found.early(first_time, end, stated)
+    found.on_closing()
+    found.late(late_time, end, stated)
+    closed = found.closed.astype(np.int64)
+    return found.firings(), Ledger(found.count, found.seen, found.next_time, closed, ledger.since, ledger.last)

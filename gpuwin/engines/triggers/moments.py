@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, TimedRows
 from gpuwin.engines.step import Step
-from gpuwin.engines.triggers.firings import TriggerRule, interval_of
+from gpuwin.engines.triggers.rule import TriggerRule, interval_of
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.keys.dictionary import KeyDictionary

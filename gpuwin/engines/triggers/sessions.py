@@ -12,25 +12,11 @@ from gpuwin.engines.results import EARLY, LATE, result
 from gpuwin.engines.sessions.rows import OpenSessions, SessionRows, reaches_back
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
-from gpuwin.engines.triggers.firings import (
-    ARRIVAL,
-    BatchTime,
-    Firings,
-    Ledger,
-    Retractions,
-    TriggerRule,
-    Visits,
-    as_they_came,
-    emits,
-    firings_of,
-    is_news,
-    joined_ledgers,
-    no_values,
-    pooled,
-    remembers,
-    without_unused,
-)
+from gpuwin.engines.triggers.emitted import ARRIVAL, Retractions, as_they_came, is_news, no_values, pooled, remembers
+from gpuwin.engines.triggers.firings import BatchTime, Firings, Visits, emits, firings_of
+from gpuwin.engines.triggers.ledger import Ledger, joined_ledgers, without_unused
 from gpuwin.engines.triggers.moments import Moments, in_parts
+from gpuwin.engines.triggers.rule import TriggerRule
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import cell_arrays, concat_cells, empty_cells, take_cells

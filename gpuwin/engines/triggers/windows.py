@@ -17,22 +17,11 @@ from gpuwin.engines.saved import cell_columns, cells_of, key_part, keys_of, numb
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
 from gpuwin.engines.triggers.contents import Contents, at_firings, reach_of, until_of, upto
-from gpuwin.engines.triggers.firings import (
-    BatchTime,
-    Firings,
-    Ledger,
-    TriggerRule,
-    Visits,
-    emits,
-    emitted_rows,
-    firings_of,
-    joined_ledgers,
-    no_values,
-    pooled,
-    remembers,
-    without_unused,
-)
+from gpuwin.engines.triggers.emitted import emitted_rows, no_values, pooled, remembers
+from gpuwin.engines.triggers.firings import BatchTime, Firings, Visits, emits, firings_of
+from gpuwin.engines.triggers.ledger import Ledger, joined_ledgers, without_unused
 from gpuwin.engines.triggers.moments import Moments, in_parts
+from gpuwin.engines.triggers.rule import TriggerRule
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
