@@ -110,8 +110,10 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Engine
             return EngineStart(EveryRowSessions(plan, rule))
         if keeps_ledger(spec) or (isinstance(spec.emit, OnClose | OnUpdate) and _reaches_back(plan)):
             from gpuwin.engines.triggers.sessions import SessionTriggerEngine
+            from gpuwin.engines.triggers.sessions_in_rounds import SessionTriggerEngineInRounds, needs_rounds
 
-            return EngineStart(SessionTriggerEngine(plan, rule))
+            in_rounds = needs_rounds(plan, rule)
+            return EngineStart((SessionTriggerEngineInRounds if in_rounds else SessionTriggerEngine)(plan, rule))
         from gpuwin.engines.sessions.engine import SessionEngine
 
         return EngineStart(SessionEngine(plan, rule))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.engines.triggers.sessions import TriggeredSessions
+from gpuwin.engines.triggers.triggered_sessions import TriggeredSessions
 
 EMITS = {
     "rows": gw.Trigger(early=gw.EveryRows(3)),

@@ -14,7 +14,7 @@ import gpuwin as gw
 from gpuwin import operator
 from gpuwin.engines.sessions.every_row import EveryRowSessions, serves
 from gpuwin.engines.step import EngineStart
-from gpuwin.engines.triggers.sessions import SessionTriggerEngine
+from gpuwin.engines.triggers.sessions_in_rounds import SessionTriggerEngineInRounds
 
 SEMANTICS = {
     "default": gw.Semantics(),
@@ -76,7 +76,7 @@ rows_of_batch = st.lists(
 def test_both_engines_tell_the_same(batches: list[list[Row]], name: str, lateness: str, per_row: bool) -> None:
     description = spec(SEMANTICS[name], lateness, gw.column("gap") if per_row else "3 seconds")
     found, metrics = told(description, batches, EveryRowSessions)
-    expected, other = told(description, batches, SessionTriggerEngine)
+    expected, other = told(description, batches, SessionTriggerEngineInRounds)
     assert found == expected
     assert (metrics.rows_late, metrics.rows_unassigned, metrics.windows_open) == (
         other.rows_late,

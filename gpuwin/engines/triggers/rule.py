@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gpuwin.vocabulary.durations import micros
@@ -31,6 +31,11 @@ class TriggerRule:
     late_margin: int = 0  # microseconds before the end of the lateness, up to which EveryEventTime fires
     carries: bool = False  # late firings go on with the count of rows from before the end
     once: bool = False  # one firing of a window in a batch, also where it closes in it
+
+    def without(self, *kinds: type) -> TriggerRule:
+        """Rule without its schedules of these kinds."""
+        early, late = (None if isinstance(schedule, kinds) else schedule for schedule in (self.early, self.late))
+        return replace(self, early=early, late=late)
 
     @staticmethod
     def of(spec: Specification) -> TriggerRule:

@@ -1,185 +1,41 @@
-"""Engine of triggers on sessions, with a ledger entry for each session."""
+"""Engine of triggers on sessions, with a ledger entry for each session, all rows of a batch at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.timed_rows import Drops, TimedRows
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.engines.results import EARLY, LATE, result
-from gpuwin.engines.sessions.rows import OpenSessions, SessionRows, reaches_back
+from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
 from gpuwin.engines.step import Parts, Step
-from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
-from gpuwin.engines.triggers.emitted import ARRIVAL, Retractions, as_they_came, is_news, no_values, pooled, remembers
+from gpuwin.engines.triggers.cold import Cold
+from gpuwin.engines.triggers.emitted import ARRIVAL, Retractions, is_news, no_values, pooled, remembers
 from gpuwin.engines.triggers.firings import BatchTime, Firings, Visits, emits, firings_of
-from gpuwin.engines.triggers.ledger import Ledger, joined_ledgers, without_unused
+from gpuwin.engines.triggers.ledger import Ledger
 from gpuwin.engines.triggers.moments import Moments, in_parts
 from gpuwin.engines.triggers.rule import TriggerRule
+from gpuwin.engines.triggers.triggered_sessions import TriggeredSessions, all_spilled, read_back
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import cell_arrays, concat_cells, empty_cells, take_cells
+from gpuwin.state.cells import concat_cells, empty_cells, take_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.sessions.session_state import SessionTrace
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows
-from gpuwin_kernels.cpu.watermark import rows_before_closing
-from gpuwin_kernels.layout import CellLayout, columns_from_arrays
+from gpuwin.vocabulary.triggers import Every
 
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Rows of a batch that wait, by key: key `code[g]` has the rows `order[lo[g]:hi[g]]`, as they came."""
-
-    order: np.ndarray  # int64[rows]
-    code: np.ndarray  # int32[keys that have rows]
-    lo: np.ndarray
-    hi: np.ndarray
-
-    @staticmethod
-    def of(code: np.ndarray) -> Waiting:
-        order = np.argsort(code, kind="stable")
-        begins = np.ones(len(code), bool)
-        begins[1:] = np.diff(code[order]) != 0
-        lo = np.flatnonzero(begins)
-        return Waiting(order, code[order[lo]], lo, np.append(lo[1:], len(code)))
-
-    def __len__(self) -> int:
-        return len(self.lo)
-
-    @property
-    def next_rows(self) -> np.ndarray:
-        """Next row of each key, int64[keys], keys ascending."""
-        rows: np.ndarray = self.order[self.lo]
-        return rows
-
-    def one_each(self) -> np.ndarray:
-        """End of a round of one row of each key: a trigger may fire after each row."""
-        return self.lo + 1
-
-    def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch | None) -> np.ndarray:
-        """End of a round of rows during which no session closes that could take them up.
-
-        end: int64[rows], the end of a session of each row alone. closing: int64[rows], sessions that end up to there
-        have closed when the row comes. unclosed: sessions that are open when the next rows come; None: none of them
-        closes.
-        """
-        earliest = np.full(len(self), INT64_MAX)
-        if unclosed is not None:
-            np.minimum.at(earliest, np.searchsorted(self.code, unclosed.code), unclosed.end)
-        stop = np.empty(len(self), np.int64)
-        rows_before_closing(self.lo, self.hi, end[self.order], closing[self.order], earliest, stop)
-        return stop
-
-    def taken(self, stop: np.ndarray) -> tuple[np.ndarray, Waiting]:
-        """Rows of the round, as they came, and the rows that still wait."""
-        size = stop - self.lo
-        places = np.repeat(self.lo - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
-        left = stop < self.hi
-        return np.sort(self.order[places]), Waiting(self.order, self.code[left], stop[left], self.hi[left])
-
-
-@dataclass(frozen=True, slots=True)
-class TriggeredSessions:
-    """State of sessions with triggers: the sessions, and per session (by id, ascending) its ledger entry and the bounds
-    that it was last emitted with.
-    """
-
-    open: OpenSessions
-    id: np.ndarray
-    ledger: Ledger
-    emitted_start: np.ndarray
-    emitted_end: np.ndarray
-    results: list[pa.Array]
-
-    def kept(self, at: np.ndarray) -> TriggeredSessions:
-        """State with the ledger entries at these places (int64), and the results that they name."""
-        kept = self.entries(at)
-        ledger, results = without_unused(kept.ledger, self.results)
-        return replace(kept, ledger=ledger, results=results)
-
-    def of_ids(self, ids: np.ndarray) -> tuple[TriggeredSessions, TriggeredSessions]:
-        """Two states: with the ledger entries of the sessions of these ids (int64) only, and with the others. They
-        share the pool of results, of which none may go before they are `joined`.
-        """
-        there = np.zeros(len(self.id), bool)
-        there[np.searchsorted(self.id, ids)] = True
-        return self.entries(np.flatnonzero(there)), self.entries(np.flatnonzero(~there))
-
-    def entries(self, at: np.ndarray) -> TriggeredSessions:
-        """State with the ledger entries at these places (int64), and the whole pool of results."""
-        start, end = self.emitted_start[at], self.emitted_end[at]
-        return replace(self, id=self.id[at], ledger=self.ledger.take(at), emitted_start=start, emitted_end=end)
-
-    def joined(self, others: TriggeredSessions) -> TriggeredSessions:
-        """State with the ledger entries of `others`, too; with the pool of results of this one, which begins with
-        theirs.
-        """
-        ids = np.concatenate((self.id, others.id))
-        order = np.argsort(ids)
-        arrays = zip(self.ledger.arrays(), others.ledger.arrays(), strict=True)
-        return replace(
-            self,
-            id=ids[order],
-            ledger=Ledger(*(np.concatenate(pair)[order] for pair in arrays)),
-            emitted_start=np.concatenate((self.emitted_start, others.emitted_start))[order],
-            emitted_end=np.concatenate((self.emitted_end, others.emitted_end))[order],
-        )
-
-    def with_last(
-        self, places: np.ndarray, row: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], results: list[pa.Array]
-    ) -> TriggeredSessions:
-        """State in which the entries at these places were last emitted as rows of `results`, with these bounds."""
-        last, emitted_start, emitted_end = self.ledger.last.copy(), self.emitted_start.copy(), self.emitted_end.copy()
-        last[places], emitted_start[places], emitted_end[places] = row, *bounds
-        ledger = replace(self.ledger, last=last)
-        return replace(self, ledger=ledger, emitted_start=emitted_start, emitted_end=emitted_end, results=results)
-
-
-def all_spilled(
-    state: TriggeredSessions, empty: TriggeredSessions, rule: TriggerRule, lateness: int, folder: str
-) -> TriggeredSessions:
-    """State with all sessions on disk. `empty`: the state before the first batch.
-
-    Raises LimitExceeded if the folder cannot be written.
-    """
-    opened = state.open
-    sessions = opened.sessions.ending(None, None)
-    places = np.searchsorted(state.id, sessions.id)
-    ledger = state.ledger.take(places)
-    bounds = (state.emitted_start[places], state.emitted_end[places])
-    arrays = (*sessions.bounds()[1:], *bounds, *ledger.without_last(), *cell_arrays(sessions.columns))
-    wake = wake_times(rule, ledger, sessions.end, lateness)
-    cold = opened.cold.put(Entries(sessions.code, *wake, arrays, ledger.last, tuple(state.results)), folder)
-    return replace(empty, open=replace(opened, sessions=replace(opened.host, tiers=()), cold=cold))
-
-
-def read_back(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: Entries | None) -> TriggeredSessions:
-    """State with these sessions back in memory, and `cold` on disk."""
-    opened = replace(state.open, cold=cold)
-    if back is None:
-        return replace(state, open=opened)
-    start, last, end, ids, filled, emitted_start, emitted_end, *rest = back.arrays
-    batch = SessionBatch.of((back.code, start, last, end, ids, filled), columns_from_arrays(layout, rest[5:]))
-    whole = np.concatenate((state.id, ids))
-    order = np.argsort(whole)
-    before = len(state.results[0]) if state.results else 0
-    return replace(
-        state,
-        open=replace(opened, sessions=opened.host.with_sessions(batch)),
-        id=whole[order],
-        ledger=joined_ledgers(state.ledger, rest[:5], back.last, before).take(order),
-        emitted_start=np.concatenate((state.emitted_start, emitted_start))[order],
-        emitted_end=np.concatenate((state.emitted_end, emitted_end))[order],
-        results=pooled(state.results, list(back.results)) if back.result_count else state.results,
-    )
+Merged = tuple[TriggeredSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]
+"""State with some rows, the rows that were dropped, the results, and the sessions that became one."""
 
 
 class SessionTriggerEngine:
-    """Engine of sessions with a ledger entry for each: see `gpuwin.choice.keeps_ledger`."""
+    """Engine of sessions with a ledger entry for each (see `gpuwin.choice.keeps_ledger`), for triggers that look at all
+    rows of a batch at once. Others are in `triggers.sessions_in_rounds`.
+    """
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan
@@ -188,25 +44,10 @@ class SessionTriggerEngine:
         self.bounds = self.logic.bounds
         self.trigger = trigger = TriggerRule.of(plan.spec)
         self.moments = Moments(plan, rule, trigger)
-        self.by_row = (
-            (trigger.early_by_row and isinstance(trigger.early, EveryRows))
-            or (trigger.late_by_row and isinstance(trigger.late, EveryRows))
-            or isinstance(trigger.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
-        )
-        # A session that closes within a batch may be opened again by it: schedules that fire when a batch ends wait.
-        self.reaches_back = reaches_back(plan)
-        fires_again = (rule.per_row or trigger.late_by_row) and self.bounds.lateness > 0 and not trigger.once
-        self.reopens = (self.reaches_back or fires_again) and not self.by_row
-        waits = (Every, EveryRows) if self.reopens else Every
-        self.on_rows = replace(
-            trigger,
-            early=None if isinstance(trigger.early, waits) else trigger.early,
-            late=None if isinstance(trigger.late, waits) else trigger.late,
-        )
-        self.on_time = replace(trigger, early=None, late=None)
+        #: The part of the trigger that fires with rows, and not when the batch ends.
+        self.on_rows = trigger.without(Every)
         self.discarding = plan.spec.accumulation == "discarding"
         self.retracting = plan.spec.accumulation == "retracting"
-        self.each_row = isinstance(plan.spec.emit, EveryRow)
         self.restarts = plan.spec.semantics.trigger_merge == "restart"
         self.remembers = remembers(plan)
 
@@ -233,36 +74,17 @@ class SessionTriggerEngine:
         closes_by = replace(self.rule.closing_progress(progress, after), before=progress.watermark)
         state = self._reached(state, code, closes_by)
         kept, code, each, drops = logic.admitted(rows, code, each)
-        results: list[pa.RecordBatch] = []
-        merges: tuple[pa.RecordBatch, ...] = ()
-        waiting = Waiting.of(code)
-        others = None
-        if self.by_row and not self.reaches_back and len(waiting) < len(code):
-            # A round copies the ledger; so in many rounds of few keys it has the entries of these keys only.
-            state, others = state.of_ids(state.open.host.of_codes(waiting.code).id)
-        while len(waiting):
-            if not (self.by_row or self.reopens):
-                at = np.arange(len(code))
-                waiting = waiting.taken(waiting.hi)[1]
-            else:
-                state, emitted, stop = self._round(state, kept, each, waiting, progress)
-                results += emitted
-                at, waiting = waiting.taken(stop)
-            part = kept if len(at) == len(code) else kept.take(at)
-            part_each = each[at] if isinstance(each, np.ndarray) else each
-            state, late, emitted, found = self._merged(state, part, code[at], part_each, progress)
-            drops += late
-            results += emitted
-            merges += found
-        if others is not None:
-            state = state.joined(others)
-        if self.reopens:
-            state, emitted = self._counted(state, state.open.sessions.ending(None, None))
-            results += emitted
-        if self.each_row:
-            results = as_they_came(results)
+        state, late, results, merges = self._with_rows(state, kept, code, each, progress)
         state, emitted = self._advanced(state, closes_by, more)
-        return Step(state, after, results + emitted, drops, merges)
+        return Step(state, after, results + emitted, drops + late, merges)
+
+    def _with_rows(
+        self, state: TriggeredSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray, progress: Progress
+    ) -> Merged:
+        """State with the rows of a batch, of the keys `code`. `each`: the watermark that they are tested against, or
+        one for each.
+        """
+        return self._merged(state, rows, code, each, progress) if len(rows) else (state, NOTHING_DROPPED, [], ())
 
     def advance(self, state: TriggeredSessions, progress: Progress) -> Step[TriggeredSessions]:
         progress = self.rule.followed(progress, progress)
@@ -270,76 +92,10 @@ class SessionTriggerEngine:
         state, results = self._advanced(state, progress, False)
         return Step(state, progress, results)
 
-    def _round(
-        self,
-        state: TriggeredSessions,
-        rows: TimedRows,
-        each: int | np.ndarray,
-        waiting: Waiting,
-        progress: Progress,
-    ) -> tuple[TriggeredSessions, list[pa.RecordBatch], np.ndarray]:
-        """State after the sessions closed that close before the next row of each key, their results, and the end of the
-        round of these rows.
-        """
-        if not (self.rule.per_row and isinstance(each, np.ndarray)):
-            if self.by_row:
-                return state, [], waiting.one_each()
-            closing = self.bounds.closing_each(np.broadcast_to(np.asarray(each), len(rows)))
-            return state, [], waiting.until_closing(self.logic.own_ends(rows), closing, None)
-        next_rows = waiting.next_rows
-        there = state.open.host.of_codes(waiting.code)
-        watermark = each[next_rows][np.searchsorted(waiting.code, there.code)]
-        passed = there.end <= self.bounds.closing_each(watermark)
-        ended = np.flatnonzero(passed)
-        results: list[pa.RecordBatch] = []
-        if len(ended) and self.reopens:
-            last_chance = (state.ledger.closed[np.searchsorted(state.id, there.id)] == 0) & (not self.trigger.once)
-            if self.reaches_back:
-                last_chance |= there.end <= self.bounds.evicting_each(watermark)
-            state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
-            there = state.open.host.of_codes(waiting.code)  # firings may have discarded contents
-        emitted: list[pa.RecordBatch] = []
-        if not self.trigger.once:  # else they are emitted when they are evicted, or at the end of the batch
-            state, emitted = self._timed(state, self.on_time, there.take(ended), watermark[ended], progress.now)
-        if self.reaches_back and len(ended):  # their raw rows go with them
-            upto = np.full(len(state.open.keys), INT64_MIN)
-            upto[waiting.code] = self.bounds.evicting_each(each[next_rows])
-            state = self._without(state, *self.logic.evicted_by_key(state.open, upto))
-        if self.by_row:
-            return state, results + emitted, waiting.one_each()
-        closing, ends = self.bounds.closing_each(each), self.logic.own_ends(rows)
-        stop = waiting.until_closing(ends, closing, there.take(np.flatnonzero(~passed)))
-        if self.reaches_back and self.bounds.lateness:  # those that have closed are evicted later
-            evicting = self.bounds.evicting_each(each)
-            held = there.take(np.flatnonzero(passed & (there.end > self.bounds.evicting_each(watermark))))
-            stop = np.minimum(stop, waiting.until_closing(np.full_like(ends, INT64_MAX), evicting, held))
-        return state, results + emitted, stop
-
-    def _counted(
-        self, state: TriggeredSessions, sessions: SessionBatch
-    ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """State and results after the firings by number of rows that a batch brought in rounds."""
-        places = np.searchsorted(state.id, sessions.id)
-        ledger = state.ledger.take(places)
-        hit = np.zeros(len(sessions), bool)
-        for schedule, late in ((self.trigger.early, 0), (self.trigger.late, 1)):
-            if isinstance(schedule, EveryRows):
-                hit |= (ledger.closed == late) & (ledger.count >= schedule.rows)
-        at = np.flatnonzero(hit)
-        if not len(at):
-            return state, []
-        count = state.ledger.count.copy()
-        count[places[at]] = 0
-        state = replace(state, ledger=replace(state.ledger, count=count))
-        timing = np.where(ledger.closed[at] != 0, LATE, EARLY)
-        return self._emitted(
-            state, sessions, Firings(at, np.zeros(len(at), np.int64), timing, np.ones(len(at), bool)), None
-        )
-
     def _merged(
         self, state: TriggeredSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray, progress: Progress
-    ) -> tuple[TriggeredSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
-        """State with these rows, the rows that were dropped, the results, and the sessions that became one."""
+    ) -> Merged:
+        """State with these rows, whose visits to a session count as one."""
         arrived = rows.seq
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
         if isinstance(each, np.ndarray) and len(rows) != len(arrived):
@@ -362,24 +118,35 @@ class SessionTriggerEngine:
         ledger = state.ledger.take(places)
         closed = ledger.closed != 0
         first_row = by_session[first[:-1]]
-        opened_late = np.zeros(len(size), bool)
-        if self.trigger.late_by_row or not self.reopens:  # such a session closes with its first row
-            now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
-            opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
+        now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
+        opened_late = ~closed & self._closes_at_once(sessions, now)
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
-        never = np.full(len(size), INT64_MIN)
         # Late timers run from the watermark on; they, too, fire when the batch ends.
         after_end = closed | opened_late
         first_time = rows.time[first_row]
         begins = np.where(after_end, np.maximum(first_time, self.rule.to_user_each(then)), first_time)
-        firings, ledger = firings_of(
-            self.on_rows, ledger, visits, begins, begins, sessions.end, never, BatchTime(progress.now, False)
-        )
-        if self.reopens:
-            ledger = replace(ledger, count=ledger.count + size - opened_late)
+        firings, ledger = self._fired(ledger, visits, begins, sessions.end, progress.now)
         state = replace(state, ledger=state.ledger.written(places, ledger))
-        state, results = self._in_turn(state, sessions, firings, back, rows.seq[first_row] if self.each_row else None)
+        state, results = self._in_turn(state, sessions, firings, back, self._arrival(rows.seq[first_row]))
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
+
+    def _closes_at_once(self, sessions: SessionBatch, now: np.ndarray) -> np.ndarray:
+        """Whether new sessions close with their first row, bool[n]. `now`: the watermark when it comes."""
+        closes: np.ndarray = sessions.end <= self.bounds.closing_each(now)
+        return closes
+
+    def _fired(
+        self, ledger: Ledger, visits: Visits, first_time: np.ndarray, end: np.ndarray, now: int
+    ) -> tuple[Firings, Ledger]:
+        """Firings that rows bring about, and the ledger after them. `first_time`, `end`: see `firings_of`."""
+        never = np.full(len(end), INT64_MIN)
+        return firings_of(
+            self.on_rows, ledger, visits, first_time, first_time, end, never, BatchTime(now, per_row=False)
+        )
+
+    def _arrival(self, seq: np.ndarray) -> np.ndarray | None:
+        """Arrival of the row of each session, where results are put in the order of rows."""
+        return None
 
     def _inherited(
         self, state: TriggeredSessions, trace: SessionTrace, now: np.ndarray
