@@ -23,9 +23,9 @@ from .queries import QUERIES, DemoQuery
 #: Cells of each batch, and its days of event time: the first ones are small, as the demo's are, and one is large enough
 #: to be shared by all threads.
 _CELLS: Final = ((300, 1), (600, 1), (1_200, 2), (2_400, 4), (5_000, 16), (5_000, 16), (SPLIT_ROWS, 64), (5_000, 16))
-#: A power of two, so that a piece of the result is full, as those of the flights are: it goes to all threads then.
+#: A power of two, so that a chunk of the result is full, as those of the flights are: it goes to all threads then.
 _KEYS: Final = 16
-#: In one piece of the result: the default of spark.gpuwin.chunk.rows.
+#: Rows of a chunk of the result: the default of spark.gpuwin.chunk.rows.
 _WINDOWS: Final = 1 << 16
 _DAY: Final = 86_400_000_000  # microseconds
 

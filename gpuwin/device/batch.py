@@ -40,7 +40,7 @@ from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import (
     OutOfDeviceMemory,
     Scratch,
-    in_one_piece,
+    in_arena,
     kept,
     to_device,
     to_host,
@@ -183,7 +183,7 @@ class BatchTaker:
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
         find late rows.
         """
-        with in_one_piece(self.scratch):
+        with in_arena(self.scratch):
             return self._taken(panes, rows, admission, to_emit)
 
     def _taken(

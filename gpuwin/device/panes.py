@@ -30,7 +30,7 @@ from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.panes.runs import CellRun
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cuda.cells import TooFarApart
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_one_piece
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_arena
 
 log = logging.getLogger("gpuwin")
 
@@ -100,7 +100,7 @@ class DevicePaneEngine(PaneEngine):
         if emitted and ends_merge:  # the next merge is for the next batch
             return step
         try:
-            with in_one_piece(self.merging):  # by itself: it stays until the next batch has read a number
+            with in_arena(self.merging):  # by itself: it stays until the next batch has read a number
                 return replace(step, state=replace(step.state, panes=panes.with_merge_begun()))
         except OutOfDeviceMemory:  # runs need not be merged now
             return step

@@ -41,7 +41,7 @@ from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.runtime import (
     OutOfDeviceMemory,
     Scratch,
-    in_one_piece,
+    in_arena,
     kept,
     to_device,
     to_host,
@@ -164,7 +164,7 @@ class SessionTaker:
         state that is returned has them, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded,
         OutOfDeviceMemory.
         """
-        with in_one_piece(self.scratch):
+        with in_arena(self.scratch):
             return self._taken(state, keys, rows, (before, passed), by_host, closes_by)
 
     def _taken(

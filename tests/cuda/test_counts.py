@@ -85,39 +85,39 @@ def test_a_batch_that_closes_windows_does_not_end_one_merge_and_begin_another() 
 
 @pytest.mark.parametrize("window", MOST)
 def test_no_state_lies_in_the_memory_of_a_batch(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The piece of a batch is overwritten when the next one has its own: all that is in a state, or a dictionary, has
+    """The arena of a batch is overwritten when the next one has its own: all that is in a state, or a dictionary, has
     memory by itself.
     """
-    pieces: dict[int, Any] = {}
+    arenas: dict[int, Any] = {}
     learnt = scratch.Scratch.took
 
-    class Spoiling(scratch._Piece):
+    class Spoiling(scratch._Arena):
         def __init__(self, whole: Any, room: int) -> None:
             super().__init__(whole, room)
             if whole is not None:
                 spoilt.append(whole)
 
     def took(self: scratch.Scratch, used: int) -> None:
-        """The piece is that of the batch before, of the same operator."""
+        """The arena is that of the batch before, of the same operator."""
         learnt(self, used)
         if spoilt:
-            known = pieces.pop(id(self), None)
-            pieces[id(self)] = spoilt.pop()
+            known = arenas.pop(id(self), None)
+            arenas[id(self)] = spoilt.pop()
             if known is not None:
                 known[:] = np.full(len(known), POISON, np.uint8)
 
     spoilt: list[Any] = []
-    monkeypatch.setattr(scratch, "_Piece", Spoiling)
+    monkeypatch.setattr(scratch, "_Arena", Spoiling)
     monkeypatch.setattr(scratch.Scratch, "took", took)
     host, device = operator(window, True, "cpu"), operator(window, True)
     for number in range(7):
         rows = rows_of(number, 60 if number % 3 else 10, True)
         assert in_order(host.process(rows)) == in_order(device.process(rows))
-    assert len(pieces) >= 1
+    assert len(arenas) >= 1
     assert in_order(host.finish()) == in_order(device.finish())
 
 
-def test_a_piece_is_as_large_as_what_was_taken() -> None:
+def test_an_arena_is_as_large_as_what_was_taken() -> None:
     room = scratch.Scratch()
     for used, holds in ((9, 1 << 16), (1 << 16, 1 << 16), (1 << 17, 3 << 16), (1 << 16, 3 << 16), (9, 1 << 16)):
         room.took(used)

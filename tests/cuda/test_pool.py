@@ -76,7 +76,7 @@ def test_arrays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         before = runtime.sent.arrays
         assert device.process(rows).equals(host.process(rows))
-        assert runtime.sent.arrays > before + 10, "as with a piece of memory for the batch"
+        assert runtime.sent.arrays > before + 10, "as with an arena for the batch"
     assert device.finish().equals(host.finish())
 
 

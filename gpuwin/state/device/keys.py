@@ -82,7 +82,7 @@ class DeviceKeyDictionary(KeyDictionary):
         """Codes as of `KeyDictionary.lookup`, on the host."""
         return self.on_host().lookup(columns, length)
 
-    def _encode_piece(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
+    def _encode_chunk(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
         return to_host(self._encoded(arrays)) if len(arrays[0]) else np.empty(0, np.int32)
 
     # -- back --------------------------------------------------------------------------------------------------------

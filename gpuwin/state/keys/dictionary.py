@@ -61,9 +61,9 @@ class KeyDictionary:
             return SingleCode(length)
         if length < tuning.FOUND_ROWS or len(self._columns) != 1 or any(len(c) != length for c in columns):
             return self.encode(columns, length)
-        pieces = _pieces(columns)
+        chunks = _chunks(columns)
         with self._lock:
-            found = self._columns[0].found(pieces[0][0]) if len(pieces) == 1 else None
+            found = self._columns[0].found(chunks[0][0]) if len(chunks) == 1 else None
         if found is None:
             return self.encode(columns, length)
         raw, least, index, enter = found
@@ -86,12 +86,12 @@ class KeyDictionary:
         if any(len(c) != length for c in columns):
             raise ValueError(f"key columns of {[len(c) for c in columns]} rows, expected {length}")
         with self._lock:
-            pieces = [self._encode_piece(piece, insert) for piece in _pieces(columns)]
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+            chunks = [self._encode_chunk(chunk, insert) for chunk in _chunks(columns)]
+        if len(chunks) == 1:
+            return chunks[0]
+        return np.concatenate(chunks) if chunks else np.empty(0, np.int32)
 
-    def _encode_piece(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
+    def _encode_chunk(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
         if self._combined is not None:
             return self._combined.encode(arrays, insert)
         return self._columns[0].encode(arrays[0], insert)
@@ -210,18 +210,18 @@ def _mapped(indices: np.ndarray, bitmap: np.ndarray, offset: int, null: int, map
     return codes
 
 
-def _pieces(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array]]:
-    """Rows in pieces, cut where a chunk of any column ends."""
+def _chunks(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array]]:
+    """Rows in chunks, cut where a chunk of any column ends."""
     if all(isinstance(c, pa.Array) for c in columns):
         return [list(columns)]
     chunked = [c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c]) for c in columns]
     edges = sorted({edge for c in chunked for edge in np.cumsum([0, *(len(k) for k in c.chunks)]).tolist()})
     if len(edges) > 1 and all(c.num_chunks == 1 for c in chunked):
         return [[c.chunk(0) for c in chunked]]
-    pieces = []
+    chunks = []
     for lo, hi in itertools.pairwise(edges):
-        pieces.append([_one_chunk(c.slice(lo, hi - lo)) for c in chunked])
-    return pieces
+        chunks.append([_one_chunk(c.slice(lo, hi - lo)) for c in chunked])
+    return chunks
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -48,8 +48,8 @@ class Sketch(Protocol):
     def singles(self, values: pa.Array) -> pa.Array:
         """Pieces of rows, one each, of type large_binary."""
 
-    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
-        """Pieces of groups, each made of the pieces [first[g], first[g + 1]) (int64[groups + 1])."""
+    def merged(self, sketches: pa.Array, first: np.ndarray) -> pa.Array:
+        """Sketches of groups, each made of the sketches [first[g], first[g + 1]) (int64[groups + 1])."""
 
 
 def rows_of_windows(
@@ -142,7 +142,7 @@ class RowState:
             state = replace(self, waiting=(*self.waiting, part))
             many = len(state.waiting) > WAITING_PARTS or sum(map(len, state.waiting)) > WAITING_ROWS
             return replace(state, waiting=())._with_run(run_of(state.waiting), cells) if many else state
-        return self._with_run(RowRun.of(code, time, seq, self._pieces(values), self.types), cells, each_row)
+        return self._with_run(RowRun.of(code, time, seq, self._sketched(values), self.types), cells, each_row)
 
     def _with_run(self, run: RowRun, cells: Cells | None, apart: bool = False) -> RowState:
         """State with the rows of one more run. `apart`: they stay apart until the next one comes."""
@@ -177,7 +177,7 @@ class RowState:
             runs = tidied_runs(runs, self.before)
         return replace(self, runs=runs, waiting=self._waiting_since(before))
 
-    def _pieces(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> Sequence[pa.Array | pa.ChunkedArray]:
+    def _sketched(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> Sequence[pa.Array | pa.ChunkedArray]:
         if not self.sketches:
             return values
         whole = (v.combine_chunks() if isinstance(v, pa.ChunkedArray) else v for v in values)
@@ -203,8 +203,8 @@ class RowState:
         if len(at) == len(run):
             return run
         first = np.append(at, len(run))
-        pieces = [sketch.merged(v, first) for sketch, v in zip(self.sketches, run.values, strict=True)]
-        return RowRun.of_sorted(run.code[at], run.time[at], np.minimum.reduceat(run.seq, at), pieces)
+        merged = [sketch.merged(v, first) for sketch, v in zip(self.sketches, run.values, strict=True)]
+        return RowRun.of_sorted(run.code[at], run.time[at], np.minimum.reduceat(run.seq, at), merged)
 
     def select(
         self, code: np.ndarray, start: np.ndarray, end: np.ndarray, since: np.ndarray | None = None

@@ -1,7 +1,7 @@
 """Sketches that `approx_count_distinct` and `approx_quantile` keep in place of rows.
 
-They are the values of a `RowState`, one piece of binary for each (key, pane) or (key, session), or, where single rows
-still matter, for each row. Pieces that belong together are merged as runs are. So windows share the pieces of their
+They are the values of a `RowState`, one binary for each (key, pane) or (key, session), or, where single rows
+still matter, for each row. Those that belong together are merged as runs are. So windows share the sketches of their
 panes, and sketches are spilled, evicted and written into a snapshot as rows are.
 """
 
@@ -27,18 +27,18 @@ _LEAST_PRECISION, _MOST_PRECISION = 4, 20
 _NAN_KEY = np.iinfo(np.int64).max
 
 
-def _words(pieces: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets in words, words): piece i is words[offsets[i]:offsets[i + 1]]."""
+def _words(sketches: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets in words, words): sketch i is words[offsets[i]:offsets[i + 1]]."""
     nothing = np.empty(0, dtype)
     nothing.setflags(write=False)  # as Arrow's arrays are: kernels are compiled for one or the other
-    if not len(pieces):
+    if not len(sketches):
         return np.zeros(1, np.int64), nothing
-    _, offsets, data = pieces.buffers()
-    places = np.frombuffer(offsets, np.int64, len(pieces) + 1, pieces.offset * 8) >> 3
+    _, offsets, data = sketches.buffers()
+    places = np.frombuffer(offsets, np.int64, len(sketches) + 1, sketches.offset * 8) >> 3
     return places, nothing if data is None or data.size < 8 else np.frombuffer(data, dtype, data.size >> 3)
 
 
-def _pieces(offsets: np.ndarray, words: np.ndarray) -> pa.Array:
+def _binaries(offsets: np.ndarray, words: np.ndarray) -> pa.Array:
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets << 3)), pa.py_buffer(words)]
     return pa.Array.from_buffers(PIECES, len(offsets) - 1, buffers)
 
@@ -46,7 +46,7 @@ def _pieces(offsets: np.ndarray, words: np.ndarray) -> pa.Array:
 def _singles(words: np.ndarray, valid: np.ndarray) -> pa.Array:
     """Pieces of one word for each valid row, and of none for the others."""
     offsets = np.concatenate(([0], np.cumsum(valid, dtype=np.int64)))
-    return _pieces(offsets, words if offsets[-1] == len(words) else words[valid != 0])
+    return _binaries(offsets, words if offsets[-1] == len(words) else words[valid != 0])
 
 
 def _in_order(slices: RowSlices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -86,8 +86,8 @@ class Distinct:
         hashes = distinct.hashed(high, np.ascontiguousarray(low))
         return hashes
 
-    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
-        return _pieces(*distinct.merged(*_words(pieces, "uint64"), first, self.precision))
+    def merged(self, sketches: pa.Array, first: np.ndarray) -> pa.Array:
+        return _binaries(*distinct.merged(*_words(sketches, "uint64"), first, self.precision))
 
     def finish(self, slices: RowSlices, column: int) -> pa.Array:
         """Numbers of different values, int64; 0 for a window without values."""
@@ -118,8 +118,8 @@ class Ranks:
         keys = float_keys(words) if words.dtype == np.float64 else words.view(np.int64)
         return _singles(np.ascontiguousarray(keys), valid_mask(values))
 
-    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
-        return _pieces(*quantiles.merged(*_words(pieces, "int64"), first, self.k))
+    def merged(self, sketches: pa.Array, first: np.ndarray) -> pa.Array:
+        return _binaries(*quantiles.merged(*_words(sketches, "int64"), first, self.k))
 
     def finish(self, slices: RowSlices, column: int, q: float) -> pa.Array:
         """Values of the type of the column; null for a window without values."""
@@ -143,6 +143,6 @@ AnySketch = Distinct | Ranks
 
 
 def finisher_of(sketch: AnySketch, column: int, q: float) -> Callable[[RowSlices], pa.Array]:
-    """Function from slices of pieces to results."""
+    """Function from slices of sketches to results."""
     more: dict[str, Any] = {"q": q} if isinstance(sketch, Ranks) else {}
     return partial(sketch.finish, column=column, **more)

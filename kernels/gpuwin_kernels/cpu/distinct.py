@@ -1,7 +1,7 @@
 """Sketches of sets, to count what is different in them: HyperLogLog (Flajolet, Fusy, Gandouet, Meunier, 2007), kept as
 the hashes themselves while these are few, so that small sets are counted exactly.
 
-A sketch is a piece of an array of 64-bit words. A piece of fewer than `dense_words(p)` words is a sorted list of
+A sketch is a part of an array of 64-bit words. One of fewer than `dense_words(p)` words is a sorted list of
 different hashes, none for the empty set; one of just so many holds 2**p registers of one byte. Which it is follows from
 the set alone, and so does what is in it: merging is associative, commutative and idempotent.
 
@@ -328,8 +328,8 @@ def count_windows(offsets, words, lo, hi, order, p):  # type: ignore[no-untyped-
             for k in range(i, j):
                 w = order[k]
                 registers = False
-                for piece in range(lo[w], hi[w]):
-                    registers |= offsets[piece + 1] - offsets[piece] == dense_words(p)
+                for sketch in range(lo[w], hi[w]):
+                    registers |= offsets[sketch + 1] - offsets[sketch] == dense_words(p)
                 if registers:
                     edge[0], edge[1] = lo[w], hi[w]
                     out[w] = _counted(merged(offsets, words, edge, p)[1], p)

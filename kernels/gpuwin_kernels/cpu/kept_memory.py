@@ -2,8 +2,8 @@
 
 A page that a process gets anew is zeroed at its first touch, and a huge page may have to wait until others were moved
 out of its way. For a batch of millions of rows that takes as long as the kernels do. So a large array is a view of a
-piece that comes back here when the last view of it is gone, whoever has it: a result that was handed out as Arrow
-data, too. Pieces that lay unused for some seconds, and the oldest beyond a bound, are freed.
+block that comes back here when the last view of it is gone, whoever has it: a result that was handed out as Arrow
+data, too. Blocks that lay unused for some seconds, and the oldest beyond a bound, are freed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuwin_kernels import tuning
 
 _LINE = 64  # bytes: arrays begin at a line of the processor's cache, as Arrow wants it
 _free: dict[int, list[tuple[float, np.ndarray]]] = {}  # by size, each from the oldest to the newest
-_used = 0  # bytes of pieces that arrays have
+_used = 0  # bytes of blocks that arrays have
 _most_used = 0  # the most that were used at a time, of late
 _sweeper: Thread | None = None
 _returned: deque[tuple[float, np.ndarray]] = deque()  # not yet in `_free`, with the time when it came back
@@ -37,7 +37,7 @@ def empty(shape: int | np.integer | tuple[int, ...], dtype: Any = np.float64) ->
     size = math.prod(shape) * type_.itemsize
     if size < tuning.KEPT_FROM:
         return np.empty(shape, type_)
-    flat: np.ndarray = np.asarray(_Piece(_borrow(_rounded(size)), size)).view(type_)
+    flat: np.ndarray = np.asarray(_Block(_borrow(_rounded(size)), size)).view(type_)
     return flat.reshape(shape)
 
 
@@ -54,7 +54,7 @@ def release(unused_for: float = 0.0) -> None:
     with _lock:
         _put_away()
         for size in list(_free):
-            _free[size] = [piece for piece in _free[size] if piece[0] > until]
+            _free[size] = [block for block in _free[size] if block[0] > until]
             if not _free[size]:
                 del _free[size]
 
@@ -67,7 +67,7 @@ def kept() -> int:
 
 
 def _rounded(size: int) -> int:
-    """The size of the piece for an array: an eighth larger at most."""
+    """The size of the block for an array: an eighth larger at most."""
     step = 1 << (size.bit_length() - 4)
     return -(-size // step) * step + _LINE
 
@@ -81,9 +81,9 @@ def _borrow(size: int) -> np.ndarray:
             _sweeper.start()
         _used += size
         _most_used = max(_most_used, _used)
-        pieces = _free.get(size)
-        if pieces:
-            return pieces.pop()[1]
+        blocks = _free.get(size)
+        if blocks:
+            return blocks.pop()[1]
         _trim(_most_used - _used)
     try:
         return np.empty(size, np.uint8)
@@ -95,7 +95,7 @@ def _borrow(size: int) -> np.ndarray:
 
 
 def _give_back(memory: np.ndarray) -> None:
-    """Takes a piece back. A collection of garbage may call this while this thread, or another, has the lock."""
+    """Takes a block back. A collection of garbage may call this while this thread, or another, has the lock."""
     _returned.append((monotonic(), memory))
     if _lock.acquire(blocking=False):
         try:
@@ -108,22 +108,22 @@ def _put_away() -> None:
     """Makes what came back free for others. The caller has the lock, as of the functions below."""
     global _used
     while _returned:
-        piece = _returned.popleft()
-        size = len(piece[1])
+        block = _returned.popleft()
+        size = len(block[1])
         _used -= size
-        _free.setdefault(size, []).append(piece)
+        _free.setdefault(size, []).append(block)
     _trim(_most())
 
 
 def _unused() -> int:
-    return sum(size * len(pieces) for size, pieces in _free.items())
+    return sum(size * len(blocks) for size, blocks in _free.items())
 
 
 def _trim(most: int) -> None:
-    """Frees the oldest pieces until no more bytes are kept."""
+    """Frees the oldest blocks until no more bytes are kept."""
     over = _unused() - most
     while over > 0:
-        size = min((s for s, pieces in _free.items() if pieces), key=lambda s: _free[s][0][0])
+        size = min((s for s, blocks in _free.items() if blocks), key=lambda s: _free[s][0][0])
         _free[size].pop(0)
         over -= size
 
@@ -152,7 +152,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Piece:
+class _Block:
     """The base of all views of one array. It gives the memory back when the last of them is gone."""
 
     __slots__ = ("__array_interface__", "memory")

@@ -1,6 +1,6 @@
 """Sketches of the ranks of numbers: KLL (Karnin, Lang, Liberty, "Optimal quantile approximation in streams", 2016).
 
-A sketch is a piece of an array of int64 words: none for no values; one word, a value; or the number of levels, the
+A sketch is a part of an array of int64 words: none for no values; one word, a value; or the number of levels, the
 number of items of each, and the items, level by level. An item of level h stands for 2**h values. When there are more
 items than a sketch of `k` holds, the lowest level that is full is sorted, and every other item of it goes up a level;
 whether these are the odd or the even ones follows from the number of values, so that the same merges give the same
@@ -69,16 +69,16 @@ def _compact(items, start, stop, h, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _append(piece, items, stop):  # type: ignore[no-untyped-def]
+def _append(sketch, items, stop):  # type: ignore[no-untyped-def]
     """Puts the items of a sketch behind those that there are: level h ends at stop[h], which moves."""
-    if piece.shape[0] == 1:
-        items[stop[0]] = piece[0]
+    if sketch.shape[0] == 1:
+        items[stop[0]] = sketch[0]
         stop[0] += 1
-    elif piece.shape[0]:
-        at = 1 + piece[0]
-        for h in range(piece[0]):
-            n = piece[1 + h]
-            copy_items(piece, at, n, items, stop[h])
+    elif sketch.shape[0]:
+        at = 1 + sketch[0]
+        for h in range(sketch[0]):
+            n = sketch[1 + h]
+            copy_items(sketch, at, n, items, stop[h])
             stop[h] += n
             at += n
 
@@ -165,15 +165,15 @@ def _items_of(offsets, words, a, b):  # type: ignore[no-untyped-def]
     begin = np.zeros(b - a + 1, np.int64)
     n = 0
     for i in range(a, b):
-        piece = words[offsets[i] : offsets[i + 1]]
-        if piece.shape[0] == 1:
-            value[n], level[n] = piece[0], 0
+        sketch = words[offsets[i] : offsets[i + 1]]
+        if sketch.shape[0] == 1:
+            value[n], level[n] = sketch[0], 0
             n += 1
-        elif piece.shape[0]:
-            from_ = 1 + piece[0]
-            for h in range(piece[0]):
-                for _ in range(piece[1 + h]):
-                    value[n], level[n] = piece[from_], h
+        elif sketch.shape[0]:
+            from_ = 1 + sketch[0]
+            for h in range(sketch[0]):
+                for _ in range(sketch[1 + h]):
+                    value[n], level[n] = sketch[from_], h
                     from_ += 1
                     n += 1
         begin[i - a + 1] = n

@@ -409,14 +409,14 @@ def _by_part(batch: _Batch, slot_bits: int, parts: int) -> tuple[np.ndarray, np.
     number).
     """
     ids = _ids(batch)
-    pieces = ranges(len(ids))
-    counts = np.zeros((len(pieces), parts), np.int64)
-    each(lambda k: slots.count_parts(ids, *pieces[k], slot_bits, counts[k]), range(len(pieces)))
+    shares = ranges(len(ids))
+    counts = np.zeros((len(shares), parts), np.int64)
+    each(lambda k: slots.count_parts(ids, *shares[k], slot_bits, counts[k]), range(len(shares)))
     start = np.zeros(parts + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=start[1:])
-    places = start[:-1] + np.cumsum(counts, axis=0) - counts  # of each piece in each partition
+    places = start[:-1] + np.cumsum(counts, axis=0) - counts  # of each range in each partition
     slot, row = empty(batch.rows, np.uint32), empty(batch.rows, np.uint32)
-    each(lambda k: slots.scatter_parts(ids, *pieces[k], slot_bits, places[k], slot, row), range(len(pieces)))
+    each(lambda k: slots.scatter_parts(ids, *shares[k], slot_bits, places[k], slot, row), range(len(shares)))
     return start, slot, row
 
 
@@ -426,8 +426,8 @@ def _partitioned(batch: _Batch) -> Cells:
     slot_bits = max(near, batch.bits - (tuning.MOST_PARTS.bit_length() - 1), 6)
     parts = ((batch.panes << code_bits) >> slot_bits) + 1
     start, slot, row = _by_part(batch, slot_bits, parts)
-    pieces = ranges(len(batch.time))
-    edges = np.searchsorted(start, np.linspace(0, batch.rows, len(pieces) + 1)[1:-1]).tolist()
+    shares = ranges(len(batch.time))
+    edges = np.searchsorted(start, np.linspace(0, batch.rows, len(shares) + 1)[1:-1]).tolist()
     spans = list(zip([0, *edges], [*edges, parts], strict=True))
     cell_slot, cell_start = empty(batch.rows, np.uint32), empty(parts + 1, np.int64)
 

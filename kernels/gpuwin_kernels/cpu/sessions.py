@@ -16,7 +16,7 @@ from gpuwin_kernels.cpu.parallel import each, ranges
 from .growing import longer, wider
 
 _FAR = np.iinfo(np.int64).max
-_PROBE_ROWS = 1 << 16  # rows after which a pass that finds little but new pieces is given up for a sort
+_PROBE_ROWS = 1 << 16  # rows after which a pass that finds little but new intervals is given up for a sort
 
 
 @njit(nogil=True, cache=True)
@@ -27,16 +27,17 @@ def end_of(time, gap):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
-    """One pass in order of arrival: a row joins one of the last two pieces of its key, or begins a new one.
+    """One pass in order of arrival: a row joins one of the last two intervals of its key, or begins a new one.
 
-    Returns the pieces as int64[m, 4] (code, start, last, end), one cache line for each. They may overlap: `coalesce`
-    follows. Rows without any order in time would give as many pieces as rows: then it stops early, with slot[-1] = -1.
+    Returns the intervals as int64[m, 4] (code, start, last, end), one cache line for each. They may overlap: `coalesce`
+    follows. Rows without any order in time would give as many intervals as rows: then it stops early, with slot[-1] =
+    -1.
     """
     n = code.shape[0]
     one_gap = gap.shape[0] == 1
     width = gap[0] if one_gap else 0
     recent = np.full((codes, 2), -1, np.int32)
-    piece = np.empty((1024, 4), np.int64)
+    interval = np.empty((1024, 4), np.int64)
     m = 0
     for i in range(n):
         if i == _PROBE_ROWS and m > codes + i // 2:
@@ -50,26 +51,26 @@ def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
             s = recent[c, which]
             if s < 0:
                 break
-            meets = not strict and (t == piece[s, 3] or piece[s, 1] == end)
-            if meets or (t < piece[s, 3] and piece[s, 1] < end):
-                piece[s, 1] = min(piece[s, 1], t)
-                piece[s, 2] = max(piece[s, 2], t)
-                piece[s, 3] = max(piece[s, 3], end)
+            meets = not strict and (t == interval[s, 3] or interval[s, 1] == end)
+            if meets or (t < interval[s, 3] and interval[s, 1] < end):
+                interval[s, 1] = min(interval[s, 1], t)
+                interval[s, 2] = max(interval[s, 2], t)
+                interval[s, 3] = max(interval[s, 3], end)
                 found = s
                 break
         if found < 0:
-            if m == piece.shape[0]:
-                piece = longer(piece)
-            piece[m, 0] = c
-            piece[m, 1] = t
-            piece[m, 2] = t
-            piece[m, 3] = end
+            if m == interval.shape[0]:
+                interval = longer(interval)
+            interval[m, 0] = c
+            interval[m, 1] = t
+            interval[m, 2] = t
+            interval[m, 3] = end
             recent[c, 1] = recent[c, 0]
             recent[c, 0] = m
             found = m
             m += 1
         slot[i] = found
-    return piece[:m]
+    return interval[:m]
 
 
 @njit(nogil=True, cache=True)
@@ -109,7 +110,7 @@ def _cut_ordered(order, code, time, gap, strict, slot):  # type: ignore[no-untyp
     n = order.shape[0]
     one_gap = gap.shape[0] == 1
     width = gap[0] if one_gap else 0
-    piece = np.empty((1024, 4), np.int64)
+    interval = np.empty((1024, 4), np.int64)
     m = 0
     for k in range(n):
         i = order[k]
@@ -117,19 +118,19 @@ def _cut_ordered(order, code, time, gap, strict, slot):  # type: ignore[no-untyp
         t = time[i]
         end = end_of(t, width if one_gap else gap[i])
         s = m - 1
-        if m > 0 and piece[s, 0] == c and (t < piece[s, 3] if strict else t <= piece[s, 3]):
-            piece[s, 2] = t
-            piece[s, 3] = max(piece[s, 3], end)
+        if m > 0 and interval[s, 0] == c and (t < interval[s, 3] if strict else t <= interval[s, 3]):
+            interval[s, 2] = t
+            interval[s, 3] = max(interval[s, 3], end)
         else:
-            if m == piece.shape[0]:
-                piece = longer(piece)
-            piece[m, 0] = c
-            piece[m, 1] = t
-            piece[m, 2] = t
-            piece[m, 3] = end
+            if m == interval.shape[0]:
+                interval = longer(interval)
+            interval[m, 0] = c
+            interval[m, 1] = t
+            interval[m, 2] = t
+            interval[m, 3] = end
             m += 1
         slot[i] = m - 1
-    return piece[:m]
+    return interval[:m]
 
 
 @njit(nogil=True, cache=True)
@@ -153,34 +154,36 @@ def cut(
     found = None if codes > 4 * n + 1024 else _cut_as_they_come(code, time, gap, strict, codes, slot)
     if found is not None:
         return slot, *found
-    piece = _cut_ordered(order_in_threads(code, time), code, time, gap, strict, slot)
-    start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
-    return slot, piece[:, 0].astype(np.int32), start, last, end
+    interval = _cut_ordered(order_in_threads(code, time), code, time, gap, strict, slot)
+    start, last, end = (np.ascontiguousarray(interval[:, j]) for j in (1, 2, 3))
+    return slot, interval[:, 0].astype(np.int32), start, last, end
 
 
 def _cut_as_they_come(
     code: np.ndarray, time: np.ndarray, gap: np.ndarray, strict: bool, codes: int, slot: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Large batches are cut by several threads, and their pieces joined. None: the rows have no order in time."""
+    """Large batches are cut by several threads, and their intervals joined. None: the rows have no order in time."""
     n = len(code)
     parts = [slice(lo, hi) for lo, hi in (ranges(n) if codes <= n // 4 else [(0, n)])]
 
     def cut_part(part: slice) -> np.ndarray:
-        piece: np.ndarray = _cut(code[part], time[part], gap if len(gap) == 1 else gap[part], strict, codes, slot[part])
-        return piece
+        interval: np.ndarray = _cut(
+            code[part], time[part], gap if len(gap) == 1 else gap[part], strict, codes, slot[part]
+        )
+        return interval
 
-    pieces = each(cut_part, parts)
+    intervals = each(cut_part, parts)
     if any(n and slot[part.stop - 1] < 0 for part in parts):
         return None
-    piece = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    piece_code = piece[:, 0].astype(np.int32)
-    order = order_in_threads(piece_code, np.ascontiguousarray(piece[:, 1]))
-    piece = piece[order]
-    start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
-    component, *found = coalesce(piece_code[order], start, last, end, strict)
-    number = empty(len(piece), np.int32)
+    interval = intervals[0] if len(intervals) == 1 else np.concatenate(intervals)
+    interval_code = interval[:, 0].astype(np.int32)
+    order = order_in_threads(interval_code, np.ascontiguousarray(interval[:, 1]))
+    interval = interval[order]
+    start, last, end = (np.ascontiguousarray(interval[:, j]) for j in (1, 2, 3))
+    component, *found = coalesce(interval_code[order], start, last, end, strict)
+    number = empty(len(interval), np.int32)
     number[order] = component
-    before = np.cumsum([0] + [len(p) for p in pieces])
+    before = np.cumsum([0] + [len(p) for p in intervals])
     each(lambda k: _translate(slot[parts[k]], number[before[k] : before[k + 1]]), range(len(parts)))
     return found[0], found[1], found[2], found[3]
 

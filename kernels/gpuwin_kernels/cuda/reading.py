@@ -7,7 +7,7 @@ import numpy as np
 from gpuwin_kernels.cuda import runtime
 from gpuwin_kernels.cuda.device_array import DeviceArray
 from gpuwin_kernels.cuda.many import collected
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pieces
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, starts_together
 
 
 def read(*arrays: DeviceArray) -> list[np.ndarray]:
@@ -17,7 +17,7 @@ def read(*arrays: DeviceArray) -> list[np.ndarray]:
     some = [array for array in arrays if len(array)]
     if len(some) < 2:
         return [runtime.to_host(array) if len(array) else np.empty(0, array.dtype) for array in arrays]
-    starts, size = pieces([(len(array), array.dtype) for array in some], 8)
+    starts, size = starts_together([(len(array), array.dtype) for array in some], 8)
     try:
         whole = runtime.empty(size, np.uint8)
     except OutOfDeviceMemory:

@@ -165,14 +165,14 @@ def keep_arrays_apart() -> None:
 
 
 def empty(n: int, dtype: np.typing.DTypeLike) -> DeviceArray:
-    """A device array [n] with unset contents, of the piece of a batch if there is one. Raises OutOfDeviceMemory."""
+    """A device array [n] with unset contents, of the arena of a batch if there is one. Raises OutOfDeviceMemory."""
     if not n:
         return nothing(np.dtype(dtype))
-    piece = scratch.piece()
-    if piece is not None:
-        at = piece.place(n * np.dtype(dtype).itemsize)
-        if at is not None and piece.whole is not None:
-            return part(piece.whole, at, n, dtype)
+    arena = scratch.arena()
+    if arena is not None:
+        at = arena.place(n * np.dtype(dtype).itemsize)
+        if at is not None and arena.whole is not None:
+            return part(arena.whole, at, n, dtype)
     sent.arrays += 1
     made: DeviceArray
     if simulated():
@@ -183,8 +183,8 @@ def empty(n: int, dtype: np.typing.DTypeLike) -> DeviceArray:
     return made
 
 
-def pieces(lengths: Sequence[Length], step: int = scratch.LINE) -> tuple[list[int], int]:
-    """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all). Arrays begin at
+def starts_together(lengths: Sequence[Length], step: int = scratch.LINE) -> tuple[list[int], int]:
+    """(where each of some arrays of (values, dtype) begins in one block of memory, bytes of all). Arrays begin at
     multiples of `step`.
     """
     starts, at = [], 0
@@ -194,7 +194,7 @@ def pieces(lengths: Sequence[Length], step: int = scratch.LINE) -> tuple[list[in
     return starts, at
 
 
-def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
+def in_arena(of: Scratch) -> AbstractContextManager[None]:
     """The arrays of a batch are made within; see `scratch.batch`."""
 
     def made(room: int) -> DeviceArray | None:
@@ -209,7 +209,7 @@ def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
 
 
 def together(*lengths: Length, zero: bool = False) -> list[DeviceArray]:
-    """Device arrays of (values, dtype) in one piece of memory, which is free when the last of them is gone. They are
+    """Device arrays of (values, dtype) in one block of memory, which is free when the last of them is gone. They are
     unset, or all `zero`. Raises OutOfDeviceMemory.
     """
     if _apart[0]:
@@ -221,12 +221,12 @@ def together(*lengths: Length, zero: bool = False) -> list[DeviceArray]:
 
 
 def unset(*lengths: Length) -> tuple[DeviceArray, list[DeviceArray]]:
-    """(one piece of memory, int64[k]; device arrays of (values, dtype) in it), which a kernel sets to zero by the way.
+    """(one block of memory, int64[k]; device arrays of (values, dtype) in it), which a kernel sets to zero by the way.
     Raises OutOfDeviceMemory.
     """
     if _apart[0]:
         return nothing(np.dtype(np.int64)), together(*lengths, zero=True)
-    starts, size = pieces(lengths)
+    starts, size = starts_together(lengths)
     whole = empty(size, np.uint8)
     arrays = [part(whole, start, n, dtype) for start, (n, dtype) in zip(starts, lengths, strict=True)]
     return part(whole, 0, size // 8, np.int64), arrays
@@ -322,8 +322,8 @@ def _move(host: np.ndarray, out: DeviceArray) -> None:
         target[: len(source)].copy_to_device(source)
         return
 
-    def copy(at: int, piece: np.ndarray) -> None:
-        target[at : at + len(piece)].copy_to_device(piece, stream=stream())
+    def copy(at: int, some: np.ndarray) -> None:
+        target[at : at + len(some)].copy_to_device(some, stream=stream())
 
     _rings.move(source, copy)
 
@@ -495,7 +495,7 @@ __all__ = [
     "cuda",
     "empty",
     "full",
-    "in_one_piece",
+    "in_arena",
     "keep_arrays_apart",
     "kept",
     "kernel",
@@ -503,13 +503,13 @@ __all__ = [
     "launch_over",
     "launches",
     "part",
-    "pieces",
     "pool_bytes",
     "pool_stats",
     "release_unused",
     "scalar",
     "sent",
     "simulated",
+    "starts_together",
     "stream",
     "synchronize",
     "threads",

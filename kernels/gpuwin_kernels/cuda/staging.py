@@ -1,11 +1,11 @@
-"""Pinned memory on the way from host to device: a ring of two halves, filled one piece after the other.
+"""Pinned memory on the way from host to device: a ring of two halves, filled one copy after the other.
 
 A copy to the device is asynchronous only from pinned memory; from other memory the driver decides how long it reads,
-and the array may be gone by then. So everything goes through a ring: a half is filled with the pieces of many copies,
+and the array may be gone by then. So everything goes through a ring: a half is filled with the parts of many copies,
 and is filled again when an event says that all of them have left it. Rings are lent, not owned by threads: pinning
 memory takes milliseconds, and a service has a new thread for every connection.
 
-One thread fills pinned memory several times slower than the bus empties it, so a large piece is filled by all. Only the
+One thread fills pinned memory several times slower than the bus empties it, so a large part is filled by all. Only the
 thread that has the ring calls the driver.
 """
 
@@ -41,18 +41,18 @@ class Ring:
         self._used = 0
 
     def move(self, host: np.ndarray, copy: Callable[[int, np.ndarray], None]) -> None:
-        """Takes uint8[n] into pinned memory, piece by piece, and calls `copy(at, piece)` for each, which launches what
+        """Takes uint8[n] into pinned memory, part by part, and calls `copy(at, part)` for each, which launches what
         copies it. `host` may change as soon as this returns.
         """
         at = 0
         while at < len(host):
             if self._used == self._size:
                 self._turn()
-            piece = self._halves[self._now][self._used :][: len(host) - at]
-            parallel.copy(piece, host[at : at + len(piece)])
-            copy(at, piece)
-            at += len(piece)
-            self._used = min(self._size, self._used + -(-len(piece) // ALIGNED) * ALIGNED)
+            part = self._halves[self._now][self._used :][: len(host) - at]
+            parallel.copy(part, host[at : at + len(part)])
+            copy(at, part)
+            at += len(part)
+            self._used = min(self._size, self._used + -(-len(part) // ALIGNED) * ALIGNED)
 
     def _turn(self) -> None:
         """To the other half, once everything has left it."""
