@@ -21,7 +21,7 @@ from gpuwin.batch.late_rows import kept, one_table
 from gpuwin.batch.timed_rows import Drops, read_rows
 from gpuwin.bounds import ResultBounds
 from gpuwin.choice import cpu_only, engine_of
-from gpuwin.device.choice import resolve_device, settled_device
+from gpuwin.device.choice import device_of_plan, resolve_device
 from gpuwin.engines.results import as_table as result_table
 from gpuwin.engines.results import merges_schema
 from gpuwin.engines.step import EngineStart, RunningWindows
@@ -297,7 +297,7 @@ class WindowOperator:
     def _engine_of(self, plan: Plan) -> EngineStart[Any]:
         """Engine for a plan, on the device that was asked for, if it can run there."""
         if self._device == "cuda":
-            self._device = settled_device(self._asked, self._device, cpu_only(plan))
+            self._device = device_of_plan(self._asked, self._device, cpu_only(plan))
         return engine_of(plan, self._rule, self._device)
 
     def _open(self) -> Running:

@@ -209,7 +209,7 @@ class BatchTaker:
         rest = read(*surveyed, *merging, *counters, *(() if begun is None else begun.numbers))
         surveys, rest = rest[: len(surveyed)], rest[len(surveyed) :]
         if merging:
-            panes = panes.settled(int(rest.pop(0)[0]))
+            panes = panes.with_merge_ended(int(rest.pop(0)[0]))
         newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
         late, earlier, unassigned, far = np.sum(surveys, axis=0)[2:].tolist()
         self.pace.saw(newest)

@@ -34,7 +34,7 @@ def resolve_device(device: str) -> Device:
     return "cpu"
 
 
-def settled_device(asked: str, resolved: Device, reason: str | None) -> Device:
+def device_of_plan(asked: str, resolved: Device, reason: str | None) -> Device:
     """The device once it is known what is to run: ``reason`` says why that cannot be on CUDA, None where it can.
 
     Raises:

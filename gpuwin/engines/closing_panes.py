@@ -75,7 +75,7 @@ class ClosingPaneEngine(PaneEngine):
             return None
         results: list[pa.RecordBatch] = []
         divides = self.grid.divides(*joined_ends(steps))
-        state = self.settled(state)
+        state = self.in_cells(state)
         # Keys stay till the end of the batch, so that they have the codes that they have without parts.
         code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
         try:
@@ -115,16 +115,16 @@ class ClosingPaneEngine(PaneEngine):
             ends = pane.ends if isinstance(pane, TimedPanes) else None
             log = state.log.with_rows(self.plan, state.panes, kept, ends or ends_of(kept.time))
         if log is None:
-            return self.added(self.settled(state), kept, pane)[0]
+            return self.added(self.in_cells(state), kept, pane)[0]
         state = PaneWindows(state.panes, state.rows, state.emitted, log)
-        return self.settled(state) if log.is_full(keys) else state
+        return self.in_cells(state) if log.is_full(keys) else state
 
     def _closes_some(self, state: PaneWindows, closes_by: int) -> bool:
         """Whether a window closes by this watermark that did not before."""
         closed = self._closed_by(closes_by)
         return closed is None or closed > state.emitted
 
-    def settled(self, state: PaneWindows, closed: int | None = None) -> PaneWindows:
+    def in_cells(self, state: PaneWindows, closed: int | None = None) -> PaneWindows:
         """State with the rows of the log in cells, at least those of windows up to `closed` (None: all of them)."""
         log, rest = state.log, RowLog()
         if not log.rows:
@@ -149,7 +149,7 @@ class ClosingPaneEngine(PaneEngine):
     def _windows(
         self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int, closed: int | None
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        state = self.settled(state, None if self.grid.endless else closed)
+        state = self.in_cells(state, None if self.grid.endless else closed)
         return super()._windows(state, run, tested, closes_by, closed)
 
     def evicted(
@@ -166,16 +166,16 @@ class ClosingPaneEngine(PaneEngine):
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
         held = super().size(state)[1] + state.log.held_bytes
-        return super().size(self.settled(state))[0], held
+        return super().size(self.in_cells(state))[0], held
 
     def cells(self, state: PaneWindows) -> int:
-        return super().cells(self.settled(state))
+        return super().cells(self.in_cells(state))
 
     def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
-        return super().spilled(self.settled(state), excess, folder)
+        return super().spilled(self.in_cells(state), excess, folder)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
-        return super().open_windows(self.settled(state), progress)
+        return super().open_windows(self.in_cells(state), progress)
 
     def save(self, state: PaneWindows) -> Parts:
-        return super().save(self.settled(state))
+        return super().save(self.in_cells(state))

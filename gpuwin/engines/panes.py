@@ -248,8 +248,8 @@ class PaneEngine:
         return replace(state, panes=state.panes.with_names(names.keys, names.heap))
 
     def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
-        settled = None if state.rows is None else state.rows.settled()
-        panes, rows = spilled(state.panes.on_host(), settled, excess, folder)
+        raw_rows = None if state.rows is None else state.rows.in_runs()
+        panes, rows = spilled(state.panes.on_host(), raw_rows, excess, folder)
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:

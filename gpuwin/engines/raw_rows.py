@@ -47,10 +47,10 @@ class RawRows:
         if rows is None or (self.by_pane and not rows.runs):
             return rows
         if self.grid.endless or self.grid.inherited:
-            return rows.settled()
+            return rows.in_runs()
         if closed is None:
-            return rows.settled(INT64_MAX)
-        return rows.settled(self.grid.end_of(closed)) if closed > INT64_MIN else rows
+            return rows.in_runs(INT64_MAX)
+        return rows.in_runs(self.grid.end_of(closed)) if closed > INT64_MIN else rows
 
     def of_windows(
         self, rows: RowState | None, windows: WindowBatch, start: np.ndarray, end: np.ndarray

@@ -278,9 +278,9 @@ def test_two_streams_from_one_state() -> None:
     one = engine.rows(begun, a, progress, 0)
     left, right = engine.rows(one.state, b, one.progress, 0), engine.rows(one.state, c, one.progress, 0)
     again = engine.rows(one.state, b, one.progress, 0)
-    ended = [engine.settled(step.state).panes.compacted().runs[0].columns[0].values[0].sum() for step in (left, right)]
+    ended = [engine.in_cells(step.state).panes.compacted().runs[0].columns[0].values[0].sum() for step in (left, right)]
     assert ended == [len(a) + len(b), len(a) + len(c)]
-    assert len(engine.settled(again.state).panes.runs[0]) == len(engine.settled(left.state).panes.runs[0])
+    assert len(engine.in_cells(again.state).panes.runs[0]) == len(engine.in_cells(left.state).panes.runs[0])
 
 
 def rows(engine: ClosingPaneEngine, table: pa.Table) -> TimedRows:

@@ -27,20 +27,20 @@ def i64(*values: int) -> np.ndarray:
 
 
 def state_of(
-    rows: list[Row], type_: pa.DataType, splits: list[int] | None = None, settled: list[int] | None = None
+    rows: list[Row], type_: pa.DataType, splits: list[int] | None = None, sorted_before: list[int] | None = None
 ) -> RowState:
-    """`settled`: the rows wait, and after each split those before one of these times do not wait any more."""
+    """`sorted_before`: the rows wait, and after each split those before one of these times do not wait any more."""
     state = RowState.empty([type_])
-    befores = iter(settled or [])
+    befores = iter(sorted_before or [])
     edges = [0, *sorted(splits or []), len(rows)]
     for lo, hi in itertools.pairwise(edges):
         part = rows[lo:hi]
         code = np.array([r[0] for r in part], np.int32)
         values = [pa.array([r[2] for r in part], type_)]
         time = i64(*(r[1] for r in part))
-        state = state.add(code, time, np.arange(lo, hi), values, waits=settled is not None)
+        state = state.add(code, time, np.arange(lo, hi), values, waits=sorted_before is not None)
         time[:] = 0  # what a caller does with its memory afterwards is its own affair
-        state = state.settled(next(befores, -FAR))
+        state = state.in_runs(next(befores, -FAR))
     return state
 
 
@@ -166,8 +166,8 @@ def test_every_aggregate_of_every_window(kind: str, data: st.DataObject) -> None
     )
     if data.draw(st.booleans()):  # windows that overlap as sliding ones do
         windows += [(c, k, k + 15) for c in (0, 1) for k in range(-30, 20, 2)]
-    settled = data.draw(st.none() | st.lists(st.integers(-22, 22) | st.just(FAR), max_size=5))
-    state = state_of(rows, type_, splits, settled)
+    sorted_before = data.draw(st.none() | st.lists(st.integers(-22, 22) | st.just(FAR), max_size=5))
+    state = state_of(rows, type_, splits, sorted_before)
     check_all(rows, windows, select(state, windows), numeric)
 
 
@@ -183,7 +183,7 @@ def test_sliding_and_listing_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     assert found[0] == found[1]
 
 
-def test_rows_that_wait_are_settled_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_wait_become_a_run_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_state, "WAITING_ROWS", 10)
     monkeypatch.setattr(row_state, "WAITING_PARTS", 4)
     state = RowState.empty([pa.int64()])
@@ -216,7 +216,7 @@ def test_many_rows_by_all_threads() -> None:
     valid = rng.random(n) > 0.1
     state = RowState.empty([pa.float64()]).add(code, time, np.arange(n), [pa.array(value, mask=~valid)], waits=True)
     windows = [(c, k, k + 1000) for k in range(0, 4000, 1000) for c in range(codes)]
-    slices = select(state.settled(), windows)
+    slices = select(state.in_runs(), windows)
     assert len(slices.code) == n  # all of the run, as it lies there
     of: dict[tuple[int, int], list[float]] = {}
     for c, t, v in zip(code[valid].tolist(), time[valid].tolist(), value[valid].tolist(), strict=True):
@@ -247,7 +247,7 @@ def test_evicted_and_dropped_rows_are_gone_and_free_their_memory(waits: bool) ->
         seq = np.arange(batch * 200, batch * 200 + 200)
         state = state.add(code, time, seq, [pa.array(seq)], waits=waits)
         kept += list(zip(code.tolist(), time.tolist(), seq.tolist(), strict=True))
-        state = state.settled(batch * 10 - 20).evict(batch * 10 - 50)
+        state = state.in_runs(batch * 10 - 20).evict(batch * 10 - 50)
         kept = [r for r in kept if r[1] >= batch * 10 - 50]
         if batch % 3 == 0:
             state = state.evict_windows(
@@ -296,11 +296,11 @@ def test_types_come_back_as_they_went_in() -> None:
     assert holistic.histogram(slices, 1).type == pa.map_(pa.binary(), pa.int64())
 
 
-@pytest.mark.parametrize("settled", [None, [3, 8], []])
-def test_a_state_survives_arrow_and_new_codes(settled: list[int] | None) -> None:
+@pytest.mark.parametrize("sorted_before", [None, [3, 8], []])
+def test_a_state_survives_arrow_and_new_codes(sorted_before: list[int] | None) -> None:
     rows = [(c, t, f"{c}.{t}") for c in (1, 3, 7) for t in range(20)]
     state = (
-        state_of(rows, pa.string(), [10, 30, 31], settled)
+        state_of(rows, pa.string(), [10, 30, 31], sorted_before)
         .evict(5)
         .evict_windows(np.array([3], np.int32), i64(7), i64(9))
     )
@@ -311,7 +311,7 @@ def test_a_state_survives_arrow_and_new_codes(settled: list[int] | None) -> None
     assert back.used_codes().tolist() == [1, 3, 7]
     new = np.full(8, -1, np.int32)
     new[[1, 3, 7]] = [0, 1, 2]
-    moved = (state if settled == [] else back).recoded(new)
+    moved = (state if sorted_before == [] else back).recoded(new)
     assert holistic.collect_list(select(moved, [(c, -5, FAR) for c in range(3)]), 0) == lists
     assert sum(map(len, lists.to_pylist())) == 3 * 15 - 2
     with pytest.raises(ValueError, match="not a state of rows"):

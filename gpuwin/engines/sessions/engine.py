@@ -155,7 +155,7 @@ class SessionEngine(SessionUpkeep):
         if self.tables:
             state, tabled = logic.tabled(state, rows, code)
         if not tabled:
-            state = logic.merged(state.settled(), rows, code, INT64_MIN)[0]
+            state = logic.merged(state.without_table(), rows, code, INT64_MIN)[0]
         if state.table is not None:
             closed, table = state.table.closed(upto)
             return state.with_table(table), closed

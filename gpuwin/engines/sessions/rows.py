@@ -72,7 +72,7 @@ class OpenSessions:
             self.keys, self.heap, self.sessions, self.rows, self.emitted, self.cold, table, self.untabled
         )
 
-    def settled(self) -> OpenSessions:
+    def without_table(self) -> OpenSessions:
         """State with all sessions in `sessions`."""
         if self.table is None:
             return self
@@ -248,13 +248,13 @@ class SessionRows:
             return replace(state, untabled=state.untabled - 1), False
         most = tuning.TABLE_SESSIONS if state.table is None else 2 * tuning.TABLE_SESSIONS
         if state.open > most or codes > tuning.TABLE_CODES * (state.open + n) + tuning.TABLE_SESSIONS:
-            return state.settled(), False
+            return state.without_table(), False
         table = SessionTable.of(state.sessions.ending(None, None)) if state.table is None else state.table
         units = unit_cells(self.plan, rows, state.heap)
         gaps = as_gaps(self.gap_of(rows), n)
         found = table.with_rows(self.plan.layout, codes, code, rows.time, gaps, self.touch == "split", units)
         if found is None:
-            return replace(state.settled(), untabled=tuning.UNTABLED), False
+            return replace(state.without_table(), untabled=tuning.UNTABLED), False
         if state.table is None:
             state = replace(state, sessions=replace(state.host, tiers=()))
         return state.with_table(found), True
@@ -324,7 +324,7 @@ class SessionRows:
         """
         if self.rule.per_key or not dead_keys.may_be_many(state.keys, state.open + len(state.cold), _FEW_KEYS):
             return state
-        state = state.settled()
+        state = state.without_table()
         used = np.union1d(state.sessions.used_codes(), state.cold.used_codes()).astype(np.int32)
         found = dead_keys.without(state.keys, used)
         if found is None:
@@ -360,7 +360,7 @@ class SessionRows:
 
     def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
         """State with its largest parts on disk, until `excess` bytes have left memory."""
-        state = state.settled()
+        state = state.without_table()
         sessions, (rows,) = spilled_sessions(state.host, [state.rows], excess, folder)
         return replace(state, sessions=sessions, rows=rows)
 
@@ -370,7 +370,7 @@ class SessionRows:
 
     def parts(self, state: OpenSessions) -> Parts:
         """The state as named record batches."""
-        state = state.settled()
+        state = state.without_table()
         sessions = state.sessions.on_host().to_arrow()
         metadata = {**(sessions.schema.metadata or {}), b"emitted": str(state.emitted).encode()}
         parts = {"keys": key_part(state.keys), "sessions": sessions.replace_schema_metadata(metadata)}

@@ -140,8 +140,8 @@ class DevicePaneState:
         """
         if not len(run):
             return self
-        state = self.settled().appended(self._on_device(run))
-        return state.with_merge_begun().settled()
+        state = self.with_merge_ended().appended(self._on_device(run))
+        return state.with_merge_begun().with_merge_ended()
 
     def _on_device(self, run: CellRun) -> DeviceRun:
         return run if isinstance(run, DeviceRun) else DeviceRun.uploaded(self.layout, run.on_host())
@@ -171,7 +171,7 @@ class DevicePaneState:
             with kept():
                 return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
 
-    def settled(self, cells: int | None = None) -> DevicePaneState:
+    def with_merge_ended(self, cells: int | None = None) -> DevicePaneState:
         """State with the merge done that was begun. `cells`: how many it makes; waits for that if it is not known."""
         if self.merging is None:
             return self
@@ -250,7 +250,7 @@ class DevicePaneState:
         if all(run.first >= pane for run in self.runs):
             return self
         if self.merging is not None:
-            return self._settled_if_it_fits().evict_panes(pane)
+            return self._with_merge_ended_if_it_fits().evict_panes(pane)
         cut = self.expecting_eviction(pane).cut
         runs, gone = [], 0
         for run in self.runs:
@@ -264,10 +264,10 @@ class DevicePaneState:
             runs.append(run)
         return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None, closed=None)
 
-    def _settled_if_it_fits(self) -> DevicePaneState:
-        """State as of `settled`; where the device has no room for the merged run, with the runs that it was of."""
+    def _with_merge_ended_if_it_fits(self) -> DevicePaneState:
+        """State as of `with_merge_ended`; with the runs as they were, where the device has no room to merge them."""
         try:
-            return self.settled()
+            return self.with_merge_ended()
         except OutOfDeviceMemory:
             return replace(self, merging=None)
 

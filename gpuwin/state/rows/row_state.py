@@ -130,7 +130,7 @@ class RowState:
         n values per column.
 
         `cells` gives the cell of rows that may become one row, where sketches are kept, or fewer rows; `each_row`: the
-        rows of this batch stay apart until the next one comes. `waits`: values may wait for `settled`, which a caller
+        rows of this batch stay apart until the next one comes. `waits`: values may wait for `in_runs`, which a caller
         then calls before it selects; sketches never do.
         """
         if not len(code):
@@ -158,7 +158,7 @@ class RowState:
             return replace(self, runs=(*tidied_runs(runs, self.before, collapsed), run))
         return replace(self, runs=tidied_runs((*self.runs, collapsed(run)), self.before, collapsed))
 
-    def settled(self, before: int | None = None) -> RowState:
+    def in_runs(self, before: int | None = None) -> RowState:
         """State in which no row with `time < before` waits (None: no row at all). Runs of which all rows are before
         that become one, which the windows that end by then are read from.
         """
@@ -212,13 +212,13 @@ class RowState:
         """The rows of each window: key `code[w]`, `start[w] <= time < end[w]` (int64; the largest as end: no end).
 
         `since` int64[windows]: only rows with `seq >= since[w]` (discarding). Values come in the types of `empty`. Rows
-        that wait are sorted again in each call: see `settled`.
+        that wait are sorted again in each call: see `in_runs`.
         """
         if self.waiting:
             latest = int(end.max(initial=INT64_MIN))
-            settled = self.settled(None if latest == INT64_MAX else latest)
-            if settled is not self:
-                return replace(settled, waiting=()).select(code, start, end, since)
+            sorted_ = self.in_runs(None if latest == INT64_MAX else latest)
+            if sorted_ is not self:
+                return replace(sorted_, waiting=()).select(code, start, end, since)
         if since is None and len(self.runs) == 1 and self.runs[0].live == len(self.runs[0]):
             run = self.runs[0]
             lo, hi = window_edges(run.code, run.time, code, np.maximum(start, self.before), end)
@@ -254,8 +254,8 @@ class RowState:
     def select_panes(
         self, code: np.ndarray, window: np.ndarray, start: np.ndarray, end: np.ndarray, panes: Panes
     ) -> RowSlices:
-        """As `select`, where `window` (int64) are panes, and each is asked for once. Rows that wait need not have been
-        settled: they are put together by window, and not sorted by time, where all of them wait.
+        """As `select`, where `window` (int64) are panes, and each is asked for once. Rows that wait need not be in
+        runs: they are put together by window, and not sorted by time, where all of them wait.
         """
         found = None if self.runs else grouped(self.waiting, self.types, code, window, panes)
         return self.select(code, start, end) if found is None else found
@@ -273,7 +273,7 @@ class RowState:
     def evict_windows(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
         """State without the rows of these windows (closed sessions: a later session of the key must not see them)."""
         if self.waiting:
-            return self.settled().evict_windows(code, start, end)
+            return self.in_runs().evict_windows(code, start, end)
         positions = rows_of_windows(self.runs, self.before, code, start, end)
         runs = [run.without(at) for run, at in zip(self.runs, positions, strict=True)]
         return replace(self, runs=tidied_runs(runs, self.before))
@@ -293,7 +293,7 @@ class RowState:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Record batch of all rows, for a snapshot."""
-        return runs_to_arrow(self.settled().runs, self.types, self.before)
+        return runs_to_arrow(self.in_runs().runs, self.types, self.before)
 
     @classmethod
     def from_arrow(
