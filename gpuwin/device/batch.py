@@ -151,10 +151,10 @@ def host_codes(
 
 def _some_gone(surveyed: tuple[DeviceArray, ...]) -> bool:
     """Whether a survey has found rows that are late or in no window. Waits. Raises TooFarApart."""
-    seen = np.sum(read(*surveyed), axis=0)
-    if seen[5]:
+    numbers = np.sum(read(*surveyed), axis=0)
+    if numbers[5]:
         raise TooFarApart
-    return bool(seen[2] or seen[4])
+    return bool(numbers[2] or numbers[4])
 
 
 class BatchTaker:

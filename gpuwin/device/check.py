@@ -95,10 +95,10 @@ def _same_sessions(rng: np.random.Generator, rows: int) -> bool:
 
 def _close(expected: Sequence[CellArrays], found: Sequence[CellArrays]) -> bool:
     for column, x, y in zip(_LAYOUT.columns, expected, found, strict=True):
-        seen = np.ones(len(x.values[0]), bool) if x.valid is None else x.valid != 0
-        if x.valid is not None and not np.array_equal(seen, np.asarray(y.valid) != 0):
+        valid = np.ones(len(x.values[0]), bool) if x.valid is None else x.valid != 0
+        if x.valid is not None and not np.array_equal(valid, np.asarray(y.valid) != 0):
             return False
-        p, q = x.values[0][seen], y.values[0][seen]
+        p, q = x.values[0][valid], y.values[0][valid]
         added = column.merge == "sum" and column.dtype == "float64"
         if not (np.allclose(p, q, rtol=1e-9, atol=1e-9) if added else np.array_equal(p, q)):
             return False

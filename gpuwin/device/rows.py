@@ -53,11 +53,11 @@ def feeds_by_atomics(plan: Plan, rows: TimedRows) -> dict[int, RowInput]:
     """Inputs of the columns that atomics can merge, by number of the column; of as many inputs as one pass over the
     rows takes.
     """
-    seen: Known = {}
+    known: Known = {}
     found: dict[int, RowInput] = {}
     inputs: set[int] = set()
     for number, (column, part) in enumerate(zip(plan.layout.columns, plan.inputs, strict=True)):
-        feed = part.feed(rows, seen) if by_atomics(column) else None
+        feed = part.feed(rows, known) if by_atomics(column) else None
         if feed is None or (id(feed) not in inputs and len(inputs) == kernel.MOST_INPUTS):
             continue
         found[number] = feed

@@ -37,13 +37,13 @@ def results(valid, {fields}, out):
             out[i] = result({values})
 """
 _OVER = """
-def over(lo, hi, order, seen{ins}, {outs}, valid):
+def over(lo, hi, order, has_values{ins}, {outs}, valid):
     for w in range(lo.shape[0]):
         {state} = {init}
         any_row = False
         for j in range(lo[w], hi[w]):
             i = order[j]
-            if seen[i] != 0:
+            if has_values[i] != 0:
                 {state} = add({arguments})
                 any_row = True
         valid[w] = any_row
@@ -220,11 +220,11 @@ class Fold:
 
     def over_rows(self, slices: RowSlices, columns: tuple[int, ...], order: str) -> pa.Array:
         """One result per window, of its rows by time and arrival, or by arrival."""
-        seen = np.ones(len(slices), np.uint8)
+        has_values = np.ones(len(slices), np.uint8)
         for c in columns:
             mask = valid_mask(slices.values[c])
             if mask is not None:
-                seen &= mask
+                has_values &= mask
         words = tuple(_numbers(slices.values[c]) for c in columns)
         outs = tuple(np.zeros(len(slices.lo), f) for f in self.fields)
         valid = np.zeros(len(slices.lo), np.uint8)
@@ -232,9 +232,9 @@ class Fold:
         def fold(some: np.ndarray, lo: np.ndarray, hi: np.ndarray, order_of: np.ndarray) -> None:
             """Writes the results of some windows, of the rows order_of[lo:hi]."""
             found = tuple(np.zeros(len(some), f) for f in self.fields)
-            seen_any = np.zeros(len(some), np.uint8)
-            self._over(lo, hi, order_of, seen, *words, *found, seen_any)
-            for out, result in zip((*outs, valid), (*found, seen_any), strict=True):
+            found_any = np.zeros(len(some), np.uint8)
+            self._over(lo, hi, order_of, has_values, *words, *found, found_any)
+            for out, result in zip((*outs, valid), (*found, found_any), strict=True):
                 out[some] = result
 
         sorted_ = _sorted_windows(slices, order)

@@ -165,21 +165,21 @@ def _merge_onto(
 ) -> CellArrays:
     before = len(old.values[0]) if kept is None else len(kept)
     out = tuple(empty(groups, w) for w in column.words)
-    seen = empty(groups, np.uint8)
+    valid = empty(groups, np.uint8)
     for word, values in zip(out, old.values, strict=True):
         _copy_taken(values, kept, word[:before])
     if old.valid is None:
-        seen[:before] = 1
+        valid[:before] = 1
     else:
-        _copy_taken(old.valid, kept, seen[:before])
-    seen[before:] = 0
-    if column_kernels(column).scatter(group, unit.validity, *unit.values, *out, seen, *heap_arrays(None)):
+        _copy_taken(old.valid, kept, valid[:before])
+    valid[before:] = 0
+    if column_kernels(column).scatter(group, unit.validity, *unit.values, *out, valid, *heap_arrays(None)):
         here = old if kept is None else take_cells((old,), kept)[0]
-        out, seen = _merge_exactly(column, [(here, np.arange(before)), (unit, group)], groups)
+        out, valid = _merge_exactly(column, [(here, np.arange(before)), (unit, group)], groups)
     if column.nullable:
         for word in out:
-            word[seen == 0] = 0
-    return CellArrays(out, seen if column.nullable else None)
+            word[valid == 0] = 0
+    return CellArrays(out, valid if column.nullable else None)
 
 
 def _copy_taken(values: np.ndarray, at: np.ndarray | None, out: np.ndarray) -> None:
@@ -193,17 +193,17 @@ def _merge_column(
     column: CellColumn, parts: Sequence[tuple[CellArrays, np.ndarray]], groups: int, heap: BytesHeap | None
 ) -> CellArrays:
     out = tuple(empty(groups, w) for w in column.words)
-    seen = np.zeros(groups, np.uint8)
+    valid = np.zeros(groups, np.uint8)
     scatter = column_kernels(column).scatter
     left_type = False
     for cells, group in parts:
-        left_type |= bool(scatter(group, cells.validity, *cells.values, *out, seen, *heap_arrays(heap)))
+        left_type |= bool(scatter(group, cells.validity, *cells.values, *out, valid, *heap_arrays(heap)))
     if left_type:
-        out, seen = _merge_exactly(column, parts, groups)
+        out, valid = _merge_exactly(column, parts, groups)
     if column.nullable:
         for word in out:
-            word[seen == 0] = 0
-    return CellArrays(out, seen if column.nullable else None)
+            word[valid == 0] = 0
+    return CellArrays(out, valid if column.nullable else None)
 
 
 def _merge_exactly(
@@ -214,11 +214,11 @@ def _merge_exactly(
         raise overflow_error(column)
     wide = CellColumn(column.name, SUM, "int128")
     hi, lo = np.zeros(groups, np.int64), np.zeros(groups, np.uint64)
-    seen = np.zeros(groups, np.uint8)
+    valid = np.zeros(groups, np.uint8)
     for cells, group in parts:
         wide_values = widened(cells.values[0])
-        column_kernels(wide).scatter(group, cells.validity, *wide_values, hi, lo, seen, *heap_arrays(None))
+        column_kernels(wide).scatter(group, cells.validity, *wide_values, hi, lo, valid, *heap_arrays(None))
     out = np.zeros(groups, np.int64)
-    if not narrow_wide(hi, lo, seen, out):
+    if not narrow_wide(hi, lo, valid, out):
         raise overflow_error(column)
-    return (out,), seen
+    return (out,), valid

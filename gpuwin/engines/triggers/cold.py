@@ -218,8 +218,8 @@ def wake_times(rule: TriggerRule, ledger: Ledger, end: np.ndarray, lateness: int
     evicted = np.minimum(end, INT64_MAX - lateness) + lateness
     wake = np.minimum(np.where(closed, evicted, end), ledger.next_time)
     clock = np.full(len(end), INT64_MAX)
-    for schedule, mine in ((rule.early, ~closed & (ledger.seen != INT64_MIN)), (rule.late, closed)):
+    for schedule, mine in ((rule.early, ~closed & (ledger.timed_from != INT64_MIN)), (rule.late, closed)):
         if isinstance(schedule, Every):
             step = interval_of(schedule)
-            clock[mine] = np.minimum(ledger.seen[mine], INT64_MAX - step) + step
+            clock[mine] = np.minimum(ledger.timed_from[mine], INT64_MAX - step) + step
     return wake, clock

@@ -100,7 +100,7 @@ class BatchTime:
 
 
 class _FiringsFound:
-    """Firings of a batch as they are found, kind by kind: early, as windows close, and late. `count`, `seen` and
+    """Firings of a batch as they are found, kind by kind: early, as windows close, and late. `count`, `timed_from` and
     `next_time` are those of the ledger, and change with each kind.
     """
 
@@ -115,8 +115,9 @@ class _FiringsFound:
             self.before = np.where(self.ended, 0, self.size)
         elif not rule.on_time:  # no firing on time takes its first row
             self.before = np.where(visits.after_end, 0, self.before)
-        self.count, self.seen, self.next_time = ledger.count.copy(), ledger.seen.copy(), ledger.next_time.copy()
-        self.seen[(ledger.seen == INT64_MIN) & (self.size > 0)] = time.now
+        self.count, self.next_time = ledger.count.copy(), ledger.next_time.copy()
+        self.timed_from = ledger.timed_from.copy()
+        self.timed_from[(ledger.timed_from == INT64_MIN) & (self.size > 0)] = time.now
         self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
 
     def early(self, first_time: np.ndarray, end: np.ndarray, stated: np.ndarray) -> None:
@@ -135,7 +136,7 @@ class _FiringsFound:
             at = self._passing(at, stated, last, step)
             self._add_early(at, self.before[at])
         elif isinstance(schedule, Every):
-            self._by_clock(schedule, ~self.closed & (self.seen != INT64_MIN), EARLY)
+            self._by_clock(schedule, ~self.closed & (self.timed_from != INT64_MIN), EARLY)
 
     def on_closing(self) -> None:
         shut = np.flatnonzero(self.visits.closing)
@@ -181,7 +182,7 @@ class _FiringsFound:
 
     def _add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
         if len(window):
-            self.seen[window] = self.time.now
+            self.timed_from[window] = self.time.now
             self.parts.append((window, rank, timing, phase, at_end))
 
     def _add_early(self, window: np.ndarray, rank: np.ndarray) -> None:
@@ -223,7 +224,7 @@ class _FiringsFound:
 
     def _by_clock(self, schedule: Every, some: np.ndarray, timing: int) -> None:
         """Adds the firings of those of some windows whose last one is an interval of the system's time ago."""
-        due = some & (self.time.now - self.seen >= interval_of(schedule))
+        due = some & (self.time.now - self.timed_from >= interval_of(schedule))
         at = np.flatnonzero(due if self.time.waits is None else due & ~self.time.waits)
         self._add(at, self.size[at], timing, 2, True)
 
@@ -249,4 +250,4 @@ def firings_of(
     found.on_closing()
     found.late(late_time, end, stated)
     closed = found.closed.astype(np.int64)
-    return found.firings(), Ledger(found.count, found.seen, found.next_time, closed, ledger.since, ledger.last)
+    return found.firings(), Ledger(found.count, found.timed_from, found.next_time, closed, ledger.since, ledger.last)

@@ -18,13 +18,18 @@ NEVER = INT64_MAX
 class Ledger:
     """Record of each open window besides its contents; int64 arrays of one length.
 
-    count: rows since its trigger last fired by rows (all its rows, where late ones continue the count). seen: system
-    time of its first row, then of its last firing. next_time: the event time at which its trigger fires next. closed: 1
-    once it has closed. since: rows that arrived before were discarded. last: its last result, as a row of a table; -1.
+    Attributes:
+        count: rows since its trigger last fired by rows (all its rows, where late ones continue the count).
+        timed_from: system time of its first row, then of its last firing, from which `Every` counts; the smallest int64
+            before any row.
+        next_time: event time at which its trigger fires next, or `NEVER`.
+        closed: 1 once it has closed.
+        since: arrival from which its rows count; those before were discarded.
+        last: its last result, as a row of a table of results; -1: none.
     """
 
     count: np.ndarray
-    seen: np.ndarray
+    timed_from: np.ndarray
     next_time: np.ndarray
     closed: np.ndarray
     since: np.ndarray
@@ -36,7 +41,7 @@ class Ledger:
         return Ledger(zero, np.full(n, now), np.full(n, NEVER), zero, np.full(n, INT64_MIN), np.full(n, -1))
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        return self.count, self.seen, self.next_time, self.closed, self.since, self.last
+        return self.count, self.timed_from, self.next_time, self.closed, self.since, self.last
 
     def without_last(self) -> tuple[np.ndarray, ...]:
         """All arrays but `last`."""

@@ -167,10 +167,10 @@ class SessionTriggerEngine:
         fresh = ended & (not self.trigger.carries)
         count = np.zeros(len(new), np.int64)
         np.add.at(count, into, np.where(fresh | (changed & self.restarts), 0, was.count))
-        seen, next_time = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
-        np.minimum.at(seen, into, np.where(ended | (was.seen == INT64_MIN), INT64_MAX, was.seen))
+        timed_from, next_time = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
+        np.minimum.at(timed_from, into, np.where(ended | (was.timed_from == INT64_MIN), INT64_MAX, was.timed_from))
         np.minimum.at(next_time, into, np.where(ended, INT64_MAX, was.next_time))
-        seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
+        timed_from = np.where(timed_from == INT64_MAX, INT64_MIN, timed_from)
         last = np.full(len(new), -1)
         emitted_start, emitted_end = new.start.copy(), self.logic.result_end(new).copy()
         same = np.flatnonzero(~changed)
@@ -185,7 +185,7 @@ class SessionTriggerEngine:
             state.emitted_end[replaced[lost]],
             np.where(closed[into[lost]] != 0, LATE, EARLY),
         )
-        opened = Ledger(count, seen, next_time, closed, np.full(len(new), INT64_MIN), last)
+        opened = Ledger(count, timed_from, next_time, closed, np.full(len(new), INT64_MIN), last)
         keep = np.ones(len(state.id), bool)
         keep[replaced] = False
         inherited = replace(state, id=new.id, ledger=opened, emitted_start=emitted_start, emitted_end=emitted_end)

@@ -71,21 +71,21 @@ class IntSum(SharedTotals):
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros(codes, np.int64)
-        self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
+        self._valid_upto = np.full(codes if column.nullable else 0, _NEVER, np.int64)
 
     def room(self, n: int) -> CellArrays:
         return empty_column(self._column, n)
 
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
-        walk_int(steps, share, cells.given(), self._total, self._seen, out.given())
+        walk_int(steps, share, cells.given(), self._total, self._valid_upto, out.given())
 
     def widen(self, codes: int) -> None:
         self._total = _wider(self._total, codes)
-        self._seen = _wider(self._seen, codes, _NEVER) if self._column.nullable else self._seen
+        self._valid_upto = _wider(self._valid_upto, codes, _NEVER) if self._column.nullable else self._valid_upto
 
     @property
     def nbytes(self) -> int:
-        return self._total.nbytes + self._seen.nbytes
+        return self._total.nbytes + self._valid_upto.nbytes
 
 
 class WideSum(SharedTotals):
@@ -94,7 +94,7 @@ class WideSum(SharedTotals):
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._hi, self._lo = np.zeros(codes, np.int64), np.zeros(codes, np.uint64)
-        self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
+        self._valid_upto = np.full(codes if column.nullable else 0, _NEVER, np.int64)
 
     def room(self, n: int) -> CellArrays:
         valid = np.zeros(n, np.uint8) if self._column.nullable else None
@@ -103,7 +103,7 @@ class WideSum(SharedTotals):
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
         if self._column.dtype != "int128":
             cells = cells._replace(values=widened(cells.values[0]))
-        bad = walk_wide(steps, share, cells.given(), (self._hi, self._lo), self._seen, out.given())
+        bad = walk_wide(steps, share, cells.given(), (self._hi, self._lo), self._valid_upto, out.given())
         if bad and is_exact_sum(self._column):
             raise overflow_error(self._column)
 
@@ -117,11 +117,11 @@ class WideSum(SharedTotals):
 
     def widen(self, codes: int) -> None:
         self._hi, self._lo = _wider(self._hi, codes), _wider(self._lo, codes)
-        self._seen = _wider(self._seen, codes, _NEVER) if self._column.nullable else self._seen
+        self._valid_upto = _wider(self._valid_upto, codes, _NEVER) if self._column.nullable else self._valid_upto
 
     @property
     def nbytes(self) -> int:
-        return self._hi.nbytes + self._lo.nbytes + self._seen.nbytes
+        return self._hi.nbytes + self._lo.nbytes + self._valid_upto.nbytes
 
 
 class Stale(Exception):

@@ -190,12 +190,12 @@ def estimate(counts, p):  # type: ignore[no-untyped-def]
 
 
 class _Held(NamedTuple):
-    """Sketches that a window holds: how often a hash is held, `seen[rank]`, and a value of a register,
+    """Sketches that a window holds: how often a hash is held, `times[rank]`, and a value of a register,
     `held[register, value]`; the largest value of each register, `now`; and how many registers have a value as their
     largest, `counts`. Of sketches without registers, `held` and `now` are empty.
     """
 
-    seen: np.ndarray
+    times: np.ndarray
     held: np.ndarray
     now: np.ndarray
     counts: np.ndarray
@@ -206,7 +206,7 @@ def _enter(window, sketch, ranks, p, by):  # type: ignore[no-untyped-def]
     """Puts a sketch into what a window holds (by=1), or takes it out (by=-1); the change of different hashes. `ranks`:
     which hash each of its words is.
     """
-    seen, change = window.seen, 0
+    times, change = window.times, 0
     if sketch.shape[0] == dense_words(p):
         registers = sketch.view(np.uint8)
         for r in range(1 << p):
@@ -215,9 +215,9 @@ def _enter(window, sketch, ranks, p, by):  # type: ignore[no-untyped-def]
         return 0
     for i in range(sketch.shape[0]):
         k = ranks[i]
-        before = seen[k]
-        seen[k] += by
-        if before == 0 or seen[k] == 0:
+        before = times[k]
+        times[k] += by
+        if before == 0 or times[k] == 0:
             change += by
         if window.held.shape[0]:
             _register(window, np.int64(sketch[i] >> np.uint64(64 - p)), rank(sketch[i], p), p, by)
@@ -226,7 +226,7 @@ def _enter(window, sketch, ranks, p, by):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _register(window, r, value, p, by):  # type: ignore[no-untyped-def]
-    _seen, held, now, counts = window
+    _times, held, now, counts = window
     width = 64 - p + 2
     at = r * width + value
     held[at] += by

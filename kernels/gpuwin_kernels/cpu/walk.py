@@ -303,9 +303,9 @@ def cut_stretches(code, start, c):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def walk_int(steps, share, cells, total, seen, out):  # type: ignore[no-untyped-def]
-    """Totals of an int64 sum modulo 2**64. `cells`, `out`: `CellArrays.given`. `seen` (int64 per code): the last window
-    of the newest valid cell of the key.
+def walk_int(steps, share, cells, total, valid_upto, out):  # type: ignore[no-untyped-def]
+    """Totals of an int64 sum modulo 2**64. `cells`, `out`: `CellArrays.given`. `valid_upto` (int64 per code): the last
+    window of the newest valid cell of the key.
     """
     code, _start, leave_after, entered, left, step_window, step_entered, step_left, _row, row_code = steps
     begin, end, row_begin, row_end = share
@@ -324,7 +324,7 @@ def walk_int(steps, share, cells, total, seen, out):  # type: ignore[no-untyped-
                 if nullable:
                     if valid[i] == 0:
                         continue
-                    seen[code[i]] = max(seen[code[i]], leave_after[j])
+                    valid_upto[code[i]] = max(valid_upto[code[i]], leave_after[j])
                 total[code[i]] += v[i]
         entered = max(entered, enter_to)
         left = max(left, leave_to)
@@ -333,11 +333,11 @@ def walk_int(steps, share, cells, total, seen, out):  # type: ignore[no-untyped-
             c = row_code[r]
             sums[r] = total[c]
             if nullable:
-                sums_valid[r] = seen[c] >= k
+                sums_valid[r] = valid_upto[c] >= k
 
 
 @njit(nogil=True, cache=True)
-def walk_wide(steps, share, cells, totals, seen, out):  # type: ignore[no-untyped-def]
+def walk_wide(steps, share, cells, totals, valid_upto, out):  # type: ignore[no-untyped-def]
     """Totals of an int128 sum, as `walk_int`; returns whether one left 128 bits. `totals`: (high, low) per code."""
     code, _start, leave_after, entered, left, step_window, step_entered, step_left, _row, row_code = steps
     begin, end, row_begin, row_end = share
@@ -362,7 +362,7 @@ def walk_wide(steps, share, cells, totals, seen, out):  # type: ignore[no-untype
                 if nullable:
                     if valid[i] == 0:
                         continue
-                    seen[c] = max(seen[c], leave_after[j])
+                    valid_upto[c] = max(valid_upto[c], leave_after[j])
                 total_hi[c], total_lo[c], over = wide_add(total_hi[c], total_lo[c], hi[i], lo[i])
                 bad |= over
         entered = max(entered, enter_to)
@@ -373,7 +373,7 @@ def walk_wide(steps, share, cells, totals, seen, out):  # type: ignore[no-untype
             sums_hi[r] = total_hi[c]
             sums_lo[r] = total_lo[c]
             if nullable:
-                sums_valid[r] = seen[c] >= k
+                sums_valid[r] = valid_upto[c] >= k
     return bad < 0
 
 
