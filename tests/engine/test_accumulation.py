@@ -7,6 +7,7 @@ import itertools
 import math
 import pickle
 import textwrap
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -411,3 +412,33 @@ def test_rows_of_overlapping_windows_come_in_order(
     assert (
         dict(zip(zip(starts, found["key"].to_pylist(), strict=True), found["out"].to_pylist(), strict=True)) == changes
     )
+
+
+def test_the_merge_of_an_ordered_accumulation_is_not_called() -> None:
+    """It is compiled: one that does not is refused."""
+
+    def made(merge: Any) -> Any:
+        return gw.accumulation(
+            state={"digits": 0},
+            add=lambda digits, v: digits * 10 + v,
+            merge=merge,
+            result=lambda digits: digits,
+            name="digits",
+            ordered=True,
+        )("v")
+
+    def spec(window: Any, merge: Any) -> gw.WindowedAggregation:
+        return gw.WindowedAggregation(
+            window=window, time="time", aggregates={"x": made(merge)}, watermark=gw.EventClock(timedelta.max)
+        )
+
+    table = pa.table({"time": pa.array([1, 6, 3, 12], pa.timestamp("s")), "v": [1, 2, 3, 4]})
+    for window in (gw.SlidingWindow("10 seconds", "5 seconds"), gw.SessionWindow("4 seconds"), gw.GlobalWindow()):
+        answers = []
+        for merge in (lambda a, b: a * 0 - 1, lambda a, b: a + b):
+            op = spec(window, merge).start()
+            answers.append(pa.concat_tables([*(op.process(table.slice(k, 1)) for k in range(4)), op.finish()]))
+        assert answers[0] == answers[1]
+        assert min(answers[0]["x"].to_pylist()) > 0
+    with pytest.raises(gw.SpecificationError, match="merge does not compile"):
+        spec(gw.TumblingWindow("10 seconds"), lambda a, b: a.nothing).start(schema=table.schema)

@@ -306,3 +306,12 @@ def test_more_columns_than_a_word_has_bits() -> None:
         for name, column in values.items():
             some = column[own & ~gone[name]]
             assert row[f"sum_{name}"] == some.sum(), name
+
+
+def test_columns_of_the_row_that_won_may_be_of_different_rows() -> None:
+    picks = {"last": gw.last("c"), "most": gw.max_by("c", "p"), "p": gw.max("p"), "none": gw.max_by("c", "q")}
+    times = pa.array([0, 1], pa.timestamp("s"))
+    table = pa.table({"time": times, "p": [1, 2], "c": ["x", None], "q": pa.array([None, 2], pa.int64())})
+    spec = gw.WindowedAggregation(window=gw.TumblingWindow("10 seconds"), time="time", aggregates=picks)
+    (row,) = gw.aggregate(table, spec).select(list(picks)).to_pylist()
+    assert row == {"last": "x", "most": "x", "p": 2, "none": None}

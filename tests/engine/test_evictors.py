@@ -85,3 +85,17 @@ def test_near_values_are_compared_exactly(first: int) -> None:
     op = spec(gw.Trigger(R(1), evict=gw.KeepNear("v", 1)), window=gw.GlobalWindow()).start()
     rows = table([0, 1]).append_column("v", pa.array([first, first + 1]))
     assert [n for n, _ in told(op.process(rows))] == [1, 1]
+
+
+def test_keep_within_counts_back_from_the_newest_row() -> None:
+    op = gw.WindowedAggregation(
+        window=gw.GlobalWindow(),
+        time="time",
+        watermark=gw.ExplicitWatermark(),
+        aggregates={"all": gw.collect_list("v")},
+        emit=gw.Trigger(early=gw.EveryRows(1), evict=gw.KeepWithin("10 seconds")),
+    ).start()
+    times = [1, 5, 20, 12, 3]
+    table = pa.table({"time": pa.array(times, pa.timestamp("s")), "v": times})
+    found = op.process(table)["all"].to_pylist()
+    assert found == [[1], [1, 5], [20], [20, 12], [20, 12]]

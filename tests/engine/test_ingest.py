@@ -381,3 +381,14 @@ def test_bounds_of_windows_saturate(slide: str) -> None:
     assert ends == [last] * len(ends)
     assert all(last - 10_000_000 < start <= last for start in found["window_start"].cast(pa.int64()).to_pylist())
     assert found["n"].to_pylist() == [1] * len(ends)
+
+
+def test_rows_without_bounds_are_counted() -> None:
+    op = spec(window=gw.InheritedWindow(), keys=[], aggregates={"n": gw.count()}).start()
+    columns = {
+        "time": pa.array([1, 2], pa.timestamp("s")),
+        "window_start": pa.array([0, None], pa.timestamp("s")),
+        "window_end": pa.array([10, None], pa.timestamp("s")),
+    }
+    op.process(pa.table(columns))
+    assert (op.metrics.rows_null_time, op.metrics.windows_open) == (1, 1)

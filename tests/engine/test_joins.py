@@ -501,3 +501,14 @@ def test_no_row_ends_the_sides_of_a_join() -> None:
     assert operator.process(left=side).num_rows == 0
     assert operator.metrics.rows_late == 0
     assert operator.finish().num_rows == 2
+
+
+def test_a_late_left_row_of_a_left_join_is_counted_only() -> None:
+    def side(name: str, *times: int) -> pa.Table:
+        return pa.table({"k": [1] * len(times), name: pa.array(times, pa.timestamp("s"))})
+
+    op = IntervalJoin(["k"], "a", "b", "0 seconds", "1 minute", "left").start()
+    op.process(left=side("a", 1000), right=side("b", 1000))
+    assert op.process(left=side("a", 500)).num_rows == 0
+    assert op.metrics.rows_late == 1
+    assert op.finish().num_rows == 0

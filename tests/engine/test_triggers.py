@@ -46,7 +46,7 @@ def test_beam_discarding_early(window: Any) -> None:
     assert sorted(table["n"].to_pylist()) == [0, 1]
 
 
-def test_without_that_rule_nothing_new_is_nothing_told() -> None:
+def test_an_empty_on_time_pane_is_not_emitted_by_default() -> None:
     op = spec(gw.Trigger(early=gw.EveryRows(2)), accumulation="discarding").start()
     op.process(rows(1, 2))
     assert told(op.advance_watermark(100_000_000)) == []
@@ -202,7 +202,7 @@ def test_late_timers_run_from_the_watermark_that_the_first_late_row_finds(window
     assert op.finish()["pane"].to_pylist().count("late") == 10  # at 15 to 60; 63 is where [0, 3) is evicted
 
 
-def test_only_updated_leaves_out_what_was_said() -> None:
+def test_only_updated_emits_no_value_twice_in_a_row() -> None:
     op = spec(gw.Trigger(early=gw.EveryRows(1), only_updated=True), aggregates={"high": gw.max("value")}).start()
     assert op.process(rows(5, 3, 7))["high"].to_pylist() == [5, 7]
     assert op.advance_watermark(100_000_000)["high"].to_pylist() == []
@@ -345,7 +345,7 @@ def test_evicting_windows_that_are_gone_leave_no_rows() -> None:
 
 @pytest.mark.parametrize("aggregate", [gw.count(), gw.collect_list("value")])
 @pytest.mark.parametrize("accumulation", ["accumulating", "retracting"])
-def test_sessions_are_told_row_by_row_in_order_of_arrival(aggregate: Any, accumulation: Any) -> None:
+def test_every_row_emits_sessions_in_order_of_arrival(aggregate: Any, accumulation: Any) -> None:
     """Across keys, too, and whether the rows of a session are kept or not."""
     batch = rows(1, 4, 2, 5, 3).append_column("key", pa.array(list("abcba")))
     more: dict[str, Any] = {"window": gw.SessionWindow("3 seconds"), "keys": ["key"], "accumulation": accumulation}
@@ -371,7 +371,7 @@ def test_timers_that_the_end_of_the_stream_leaves_behind_call_no_window_empty_th
     ]
 
 
-def test_what_is_taken_back_has_the_end_that_was_reported() -> None:
+def test_a_retraction_has_the_end_of_the_result_that_it_takes_back() -> None:
     """A row with a short gap may move a session's last event and not its end."""
     batch = rows(4, 5).append_column("gap", pa.array([10, 1], pa.duration("s")))
     more: dict[str, Any] = {"window": gw.SessionWindow(gw.column("gap")), "accumulation": "retracting"}
@@ -497,3 +497,49 @@ def test_system_time_is_looked_at_when_a_batch_ends_though_timers_part_it(window
         now[0] = 6_000_000
         late = [found for found in told(op.process(rows(*batch))) if found[1] == "late"]
         assert late == [([1] * held, "late")]  # or when it is evicted, if that is first
+
+
+@pytest.mark.parametrize("accumulation", ["accumulating", "discarding"])
+def test_a_firing_with_nothing_new_is_a_firing(accumulation: Any) -> None:
+    now = [0]
+    every = gw.Every("10 seconds")
+    op = spec(
+        gw.Trigger(early=every, late=every),
+        window=gw.TumblingWindow("100 seconds"),
+        accumulation=accumulation,
+        watermark=gw.BoundedOutOfOrderness("0 seconds"),
+        allowed_lateness="1 hour",
+    ).start(clock=lambda: now[0])
+    found = []
+    steps: list[tuple[int, list[int]]] = [(0, [1]), (10, []), (20, []), (25, [2]), (29, []), (30, []), (35, [100])]
+    steps += [(36, [3]), (41, []), (44, []), (45, [])]
+    for second, times in steps:
+        now[0] = second * 1_000_000
+        table = op.process(rows(*times))
+        found.append(list(zip(table["n"].to_pylist(), table["pane"].to_pylist(), strict=True)))
+    same = accumulation == "accumulating"
+    again, closing = [(1, "early")] if same else [], [(2, "on_time")] if same else []
+    late = [(3, "late") if same else (1, "late"), (1, "early")]
+    assert found == [
+        *([], [(1, "early")], again, [], []),
+        [(2 if same else 1, "early")],  # at 30, ten seconds after the one that said nothing new
+        closing,
+        *([], [], [], late),  # ten seconds after the window closed, whether or not that said anything
+    ]
+
+
+def test_sessions_on_update_replace_what_they_were_only_when_retracting() -> None:
+    def counts(accumulation: Any) -> list[tuple[int, int, bool]]:
+        op = spec(
+            gw.OnUpdate(),
+            window=gw.SessionWindow("10 seconds"),
+            accumulation=accumulation,
+            watermark=gw.BoundedOutOfOrderness("1 minute"),
+        ).start()
+        table = pa.concat_tables([op.process(rows(t)) for t in (0, 15, 8)])
+        back = table["is_retraction"].to_pylist() if accumulation == "retracting" else [False] * table.num_rows
+        start = [at.second for at in table["window_start"].to_pylist()]
+        return list(zip(start, table["n"].to_pylist(), back, strict=True))
+
+    assert counts("accumulating") == [(0, 1, False), (15, 1, False), (0, 3, False)]
+    assert counts("retracting") == [(0, 1, False), (15, 1, False), (0, 1, True), (15, 1, True), (0, 3, False)]
