@@ -95,6 +95,20 @@ def without_delays(text: str) -> str:
     return _DELAY.sub("any", text)
 
 
+def _check_version(metadata: dict[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise SnapshotError("this is Arrow data, but not a snapshot of gpuwin")
+    if int(metadata["version"]) > VERSION:
+        raise SnapshotError(
+            f"the snapshot is of version {metadata['version']}, and this gpuwin reads up to {VERSION}: upgrade gpuwin"
+        )
+    if int(metadata["version"]) < VERSION:
+        raise SnapshotError(
+            f"the snapshot is of version {metadata['version']}, which this gpuwin no longer reads (it reads "
+            f"{VERSION}): restore it with the gpuwin that took it, or begin with an empty state"
+        )
+
+
 def _check_specification(spec: Specification, stored: dict[str, str], allow_changes: bool) -> None:
     now = described(spec)
     other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
@@ -119,18 +133,7 @@ def read_snapshot(
     try:
         table = unpacked(snapshot, _MAGIC)
         metadata = table.metadata
-        if metadata.get("format") != FORMAT:
-            raise SnapshotError("this is Arrow data, but not a snapshot of gpuwin")
-        if int(metadata["version"]) > VERSION:
-            raise SnapshotError(
-                f"the snapshot is of version {metadata['version']}, "
-                f"and this gpuwin reads up to {VERSION}: upgrade gpuwin"
-            )
-        if int(metadata["version"]) < VERSION:
-            raise SnapshotError(
-                f"the snapshot is of version {metadata['version']}, which this gpuwin no longer reads (it reads "
-                f"{VERSION}): restore it with the gpuwin that took it, or begin with an empty state"
-            )
+        _check_version(metadata)
         _check_specification(spec, json.loads(metadata["specification"]), allow_changes)
         parts = table.parts()
         head = json.loads(metadata["operator"])

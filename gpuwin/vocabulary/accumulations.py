@@ -159,23 +159,30 @@ def accumulation(
     missing, before any data is touched.
     """
     if cls is not None:
-        if not isinstance(cls, type):
-            raise SpecificationError(
-                f"gw.accumulation is a class decorator or takes state, add, merge, result; {_FORM}"
-            )
-        parts = {
-            part: inspect.getattr_static(cls, part, None) for part in ("add", "merge", "result", "state", "ordered")
-        }
-        found: dict[str, Any] = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
-        return accumulation(
-            state=found["state"],
-            add=found["add"],
-            merge=found["merge"],
-            result=found["result"],
-            name=name or cls.__name__,
-            ordered=bool(found["ordered"]),
-        )
+        return _of_class(cls, name)
     title = str(name or getattr(add, "__name__", "?"))
+    fields, starts = _checked_state(title, state)
+    functions = _checked_functions(title, len(fields), add, merge, result)
+    digest = _digest(fields, starts, bool(ordered), functions)
+    return Accumulation(title, fields, starts, *functions, bool(ordered), digest)
+
+
+Functions = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+"""add, merge and result."""
+
+
+def _of_class(cls: type, name: str | None) -> Accumulation:
+    """Accumulation whose parts are attributes of a class."""
+    if not isinstance(cls, type):
+        raise SpecificationError(f"gw.accumulation is a class decorator or takes state, add, merge, result; {_FORM}")
+    parts = {part: inspect.getattr_static(cls, part, None) for part in ("add", "merge", "result", "state", "ordered")}
+    found: dict[str, Any] = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
+    found["ordered"] = bool(found["ordered"])
+    return accumulation(**found, name=name or cls.__name__)
+
+
+def _checked_state(title: str, state: Any) -> tuple[tuple[str, ...], tuple[int | float, ...]]:
+    """Names of the fields, and their values before the first row."""
     if not isinstance(state, dict) or not state:
         raise SpecificationError(f"accumulation {title}: state is missing or empty; {_FORM}")
     for field, value in state.items():
@@ -188,9 +195,12 @@ def accumulation(
                 f"accumulation {title}: field {field!r} starts with {value}, which is no int64; "
                 "a float makes a float64 field"
             )
-    fields = len(state)
-    values = _parameters(title, "add", add) - fields
-    if values < 0:
+    return tuple(state), tuple(state.values())
+
+
+def _checked_functions(title: str, fields: int, add: Any, merge: Any, result: Any) -> Functions:
+    """The three functions, which take as many parameters as a state of so many fields needs."""
+    if _parameters(title, "add", add) < fields:
         raise SpecificationError(
             f"accumulation {title}: add takes its {fields} fields and then the values of a row; {_FORM}"
         )
@@ -198,16 +208,16 @@ def accumulation(
         raise SpecificationError(f"accumulation {title}: merge takes twice its {fields} fields; {_FORM}")
     if _parameters(title, "result", result) != fields:
         raise SpecificationError(f"accumulation {title}: result takes its {fields} fields; {_FORM}")
-    assert add is not None
-    assert merge is not None
-    assert result is not None
-    parts_of = (add, merge, result)
-    what: tuple[Any, ...] = tuple(state), tuple(state.values()), bool(ordered), *(_code_of(part) for part in parts_of)
-    values_of = tuple(_values_of(part) for part in parts_of)
-    if any(values_of):  # others have the digest that they always had: their snapshots go on
-        what = *what, values_of
-    digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
-    return Accumulation(title, tuple(state), tuple(state.values()), add, merge, result, bool(ordered), digest)
+    return add, merge, result
+
+
+def _digest(fields: tuple[str, ...], starts: tuple[int | float, ...], ordered: bool, functions: Functions) -> str:
+    """Digest of all that results depend on."""
+    what: tuple[Any, ...] = fields, starts, ordered, *map(_code_of, functions)
+    values = tuple(map(_values_of, functions))
+    if any(values):  # others have the digest that they always had: their snapshots go on
+        what = *what, values
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
 __all__ = ["Accumulation", "accumulation"]

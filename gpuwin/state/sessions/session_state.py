@@ -173,15 +173,7 @@ class SessionState:
         it. `keep_steps` fills `Assignment.steps`.
         """
         bounds = np.ascontiguousarray(bound, np.int64) if isinstance(bound, np.ndarray) else np.array([bound], np.int64)
-        wanted = np.unique(code)
-        positions = [tier.of_codes(wanted) for tier in self.tiers]
-        old = empty((sum(map(len, positions)), 4), np.int64)
-        at = 0
-        for tier, here in zip(self.tiers, positions, strict=True):
-            s = tier.sessions
-            for column, values in enumerate((s.code, s.start, s.last, s.end)):
-                old[at : at + len(here), column] = values[here]
-            at += len(here)
+        positions, old = self._bounds_of_keys(np.unique(code))
         slot, sessions, root, steps, merges, touched = play(
             code, time, as_gaps(gap, len(code)), bounds, TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
         )
@@ -211,6 +203,20 @@ class SessionState:
             steps=played,
             bridges=None if played is None else bridges_of(code, played),
         )
+
+    def _bounds_of_keys(self, codes: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Open sessions of these keys (sorted, unique): their positions in each tier, and int64[n, 4] of their (code,
+        start, last, end).
+        """
+        positions = [tier.of_codes(codes) for tier in self.tiers]
+        rows = empty((sum(map(len, positions)), 4), np.int64)
+        at = 0
+        for tier, here in zip(self.tiers, positions, strict=True):
+            s = tier.sessions
+            for column, values in enumerate((s.code, s.start, s.last, s.end)):
+                rows[at : at + len(here), column] = values[here]
+            at += len(here)
+        return positions, rows
 
     def _touching(self, protos: Assignment, strict: bool) -> list[np.ndarray]:
         return [
