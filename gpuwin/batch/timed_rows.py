@@ -198,20 +198,20 @@ def without(rows: TimedRows, late: np.ndarray | None, unassigned: np.ndarray | N
     some_free = unassigned is not None and bool(unassigned.any())
     if not some_late and not some_free:
         return rows, NOTHING_DROPPED
-    gone = np.zeros(len(rows), bool)
+    dropped = np.zeros(len(rows), bool)
     places: tuple[np.ndarray, ...] = ()
     if some_late:
         assert late is not None
         at = np.flatnonzero(late)
         places = (at if rows.index is None else rows.index[at],)
-        gone |= late
+        dropped |= late
     free = 0
     if some_free:
         assert unassigned is not None
-        free = int((unassigned & ~gone).sum())
-        gone |= unassigned
+        free = int((unassigned & ~dropped).sum())
+        dropped |= unassigned
     drops = Drops(rows_late=len(places[0]) if places else 0, unassigned=free, late=places)
-    return rows.take(np.flatnonzero(~gone)), drops
+    return rows.take(np.flatnonzero(~dropped)), drops
 
 
 def late_by_time(time: np.ndarray, watermark: int | np.ndarray, lateness: int) -> np.ndarray | None:

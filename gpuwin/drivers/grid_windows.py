@@ -61,8 +61,8 @@ class GridDriver:
         oldest = INT64_MIN if passed == INT64_MIN else self.grid.last_pane(passed)
         if not len(pane) or int(pane.min()) > oldest:
             return None, 0
-        gone = pane < self.grid.first_pane(passed + 1)
-        return (gone if gone.any() else None), self.pairs(pane[pane <= oldest], passed)
+        all_late = pane < self.grid.first_pane(passed + 1)
+        return (all_late if all_late.any() else None), self.pairs(pane[pane <= oldest], passed)
 
     def pairs(self, pane: np.ndarray, last: int | None) -> int:
         """Number of (cell, window) pairs of cells in these panes and windows up to `last` (None: all)."""

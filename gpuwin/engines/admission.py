@@ -62,11 +62,11 @@ class GridAdmission:
         if pairs:
             drops = replace(drops, window_rows_late=pairs)
         if len(kept) != len(rows):
-            gone = np.zeros(len(rows), bool)
+            dropped = np.zeros(len(rows), bool)
             for mask in (late, unassigned):
                 if mask is not None:
-                    gone |= mask
-            pane = pane[~gone]
+                    dropped |= mask
+            pane = pane[~dropped]
         return kept, pane, drops
 
     def _late(self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray) -> tuple[np.ndarray | None, int]:

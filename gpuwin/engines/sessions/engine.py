@@ -134,17 +134,17 @@ class SessionEngine(SessionUpkeep):
         parts = parts_of(kept.time, lambda rest: min(upto, rest - 1), 2 * gap)
         if len(parts) == 1:
             return None
-        gone = []
+        emitted = []
         after = state
         try:
             for lo, hi, rest in parts:
                 after, closed = self._with_part(
                     after, kept.part(lo, hi), code[lo:hi], upto if hi == len(kept) else min(upto, rest - 1)
                 )
-                gone.append(closed)
+                emitted.append(closed)
         except OverflowError:  # in a part; later rows of the batch may bring the sum back
             return None
-        results = self._finish(after, [sorted_sessions(gone)])
+        results = self._finish(after, [sorted_sessions(emitted)])
         return (logic.with_fewer_keys(after) if results else after), results
 
     def _with_part(
@@ -174,15 +174,15 @@ class SessionEngine(SessionUpkeep):
             return state, []
         logic = self.logic
         if state.table is not None:  # it holds all sessions, which are evicted as they close
-            after, gone = logic.evicted(state, progress)
-            return after, self._finish(state, [gone])
+            after, closed = logic.evicted(state, progress)
+            return after, self._finish(state, [closed])
         closing = self.bounds.closing(progress.watermark)
         at = SessionFrontier(state.emitted, closing, logic.evicts_until(state, progress))
-        sessions, emitted, gone = self.driver.step(state.sessions, trace, at)
+        sessions, emitted, evicted = self.driver.step(state.sessions, trace, at)
         results = self._finish(state, emitted)
         if self.driver.reopens and self.closes and closing > state.emitted:
             state = replace(state, emitted=closing)
-        return logic.without(state, sessions, gone), results
+        return logic.without(state, sessions, evicted), results
 
     def _finish(self, state: OpenSessions, batches: Iterable[SessionBatch]) -> list[pa.RecordBatch]:
         """Results of sessions, whose rows and texts are in `state`."""

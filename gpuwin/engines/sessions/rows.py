@@ -283,21 +283,21 @@ class SessionRows:
 
     # -- eviction ------------------------------------------------------------------------------------------------------
 
-    def without_rows(self, rows: RowState | None, gone: SessionBatch) -> RowState | None:
+    def without_rows(self, rows: RowState | None, evicted: SessionBatch) -> RowState | None:
         """Raw rows without those of evicted sessions."""
-        if rows is None or not len(gone):
+        if rows is None or not len(evicted):
             return rows
-        return rows.evict_windows(gone.code, gone.start, gone.last + 1)
+        return rows.evict_windows(evicted.code, evicted.start, evicted.last + 1)
 
     def evicted(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
         """State without the sessions whose allowed lateness is over, and these sessions."""
         if state.table is not None:
-            gone, table = state.table.closed(self.bounds.evicting(progress.watermark))
-            if not len(gone):
-                return state, gone
-            return self.with_fewer_keys(state.with_table(table)), gone
-        gone, sessions = state.sessions.close(self.evicts_until(state, progress))
-        return self.without(state, sessions, gone), gone
+            evicted, table = state.table.closed(self.bounds.evicting(progress.watermark))
+            if not len(evicted):
+                return state, evicted
+            return self.with_fewer_keys(state.with_table(table)), evicted
+        evicted, sessions = state.sessions.close(self.evicts_until(state, progress))
+        return self.without(state, sessions, evicted), evicted
 
     def evicts_until(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
         """End up to which sessions are evicted: one for all keys, or int64[keys]."""
@@ -305,18 +305,18 @@ class SessionRows:
             return self.bounds.evicting_each(progress.of_keys(len(state.keys)))
         return self.bounds.evicting(progress.watermark)
 
-    def without(self, state: OpenSessions, sessions: SessionStore, gone: SessionBatch) -> OpenSessions:
-        """State with `sessions`, from which those in `gone` were evicted."""
-        if not len(gone):
+    def without(self, state: OpenSessions, sessions: SessionStore, evicted: SessionBatch) -> OpenSessions:
+        """State with `sessions`, from which those in `evicted` were evicted."""
+        if not len(evicted):
             return state
-        return self.with_fewer_keys(replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)))
+        return self.with_fewer_keys(replace(state, sessions=sessions, rows=self.without_rows(state.rows, evicted)))
 
     def evicted_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
         """State without the sessions that end up to `upto[code]`, and these sessions. Keys keep their codes."""
-        gone, sessions = state.sessions.close(upto)
-        if not len(gone):
-            return state, gone
-        return replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)), gone
+        evicted, sessions = state.sessions.close(upto)
+        if not len(evicted):
+            return state, evicted
+        return replace(state, sessions=sessions, rows=self.without_rows(state.rows, evicted)), evicted
 
     def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
         """State without the keys that have no session, once they are the majority of the dictionary. (Not where keys

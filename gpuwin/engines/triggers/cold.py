@@ -85,7 +85,7 @@ class _Part:
     """Entries in one file, and a bit set of those that have left it."""
 
     entries: Entries  # by code; on disk
-    gone: np.ndarray  # bit set
+    gone: np.ndarray  # bit set of the places that were read back
     live: int
     wake: int  # the least wake of a live entry
     clock: int

@@ -205,9 +205,9 @@ class SessionTriggerEngine:
         state, results = self._timed(state, self.trigger, everything, watermark, progress.now, waits, more)
         return self._without(state, *self.logic.evicted(state.open, progress)), results
 
-    def _without(self, state: TriggeredSessions, opened: OpenSessions, gone: SessionBatch) -> TriggeredSessions:
+    def _without(self, state: TriggeredSessions, opened: OpenSessions, evicted: SessionBatch) -> TriggeredSessions:
         state = replace(state, open=opened)
-        return state.kept(np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
+        return state.kept(np.flatnonzero(~np.isin(state.id, evicted.id))) if len(evicted) else state
 
     def _timed(
         self,

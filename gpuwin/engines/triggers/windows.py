@@ -313,9 +313,9 @@ class TriggerEngine:
     def _evicted(
         self, state: TriggeredWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
     ) -> TriggeredWindows:
-        gone = self._over(watermark, end)
-        if gone.any():
-            kept = np.flatnonzero(~gone)
+        evicted = self._over(watermark, end)
+        if evicted.any():
+            kept = np.flatnonzero(~evicted)
             rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
             state = replace(state.taken(kept), rows=rows)
         if self.remembers:
@@ -323,7 +323,9 @@ class TriggerEngine:
             state = replace(state, ledger=ledger, results=results)
         if state.rows is not None:
             state = replace(state, rows=self._needed_rows(state, state.rows, progress))
-        return state.with_fewer_keys() if gone.any() and not self.rule.per_key else state  # keys have watermarks there
+        if evicted.any() and not self.rule.per_key:  # else keys without windows have watermarks
+            return state.with_fewer_keys()
+        return state
 
     def _needed_rows(self, state: TriggeredWindows, rows: RowState, progress: Progress) -> RowState:
         if len(state) == 0 and progress.watermark == INT64_MAX:
@@ -338,12 +340,12 @@ class TriggerEngine:
         rows = state.rows
         if rows is None:
             return None
-        gone = np.ones(len(state), bool)
-        gone[kept] = False
+        evicted = np.ones(len(state), bool)
+        evicted[kept] = False
         needed = np.full(len(state.keys), INT64_MAX)
         starts = self._starts(state, state.code[kept], state.window[kept])
         np.minimum.at(needed, state.code[kept], self.grid.least_times(starts))
-        codes = np.unique(state.code[gone])
+        codes = np.unique(state.code[evicted])
         return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
 
     def tidied(self, state: TriggeredWindows) -> TriggeredWindows:
