@@ -112,14 +112,29 @@ class Fold:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        return tuple("int64" if isinstance(v, int) else "float64" for v in self.accumulation.init)
+        """Types of the fields: that of the first value, but float64 for one that `add` or `merge` gives a float, whose
+        fraction int64 would cut off.
+        """
+        fields = tuple("int64" if isinstance(v, int) else "float64" for v in self.accumulation.init)
+        while True:  # what one field becomes may make another float64
+            added = self._returned("add", self.accumulation.add, fields + self.inputs)
+            merged = self._returned("merge", self.accumulation.merge, fields + fields)
+            wider = tuple(
+                "float64" if any(isinstance(kind, numba.types.Float) for kind in kinds) else field
+                for field, *kinds in zip(fields, added, merged, strict=True)
+            )
+            if wider == fields:
+                return fields
+            fields = wider
 
     @cached_property
     def result_type(self) -> pa.DataType:
         """Type of what `result` returns, as Numba sees it. Raises SpecificationError if a part does not compile."""
-        self._stated("add", self.accumulation.add, self.fields + self.inputs)
-        self._stated("merge", self.accumulation.merge, self.fields + self.fields)
-        result = self._typed("result", self.accumulation.result, _kinds(self.fields), False)
+        result = self._typed("result", self.accumulation.result, self.fields)
+        if not isinstance(result, numba.types.Integer | numba.types.Float | numba.types.Boolean):
+            raise SpecificationError(
+                f"accumulation {self.accumulation.name}: result must return one number, and returns {result}"
+            )
         if isinstance(result, numba.types.Boolean):
             return pa.bool_()
         return pa.int64() if isinstance(result, numba.types.Integer) else pa.float64()
@@ -135,32 +150,37 @@ class Fold:
         return self._stated("merge", self.accumulation.merge, self.fields + self.fields)
 
     def _stated(self, part: str, function: Callable[..., Any], takes: tuple[str, ...]) -> Any:
-        returned = self._typed(part, function, _kinds(takes), True)
+        returned = self._typed(part, function, takes)
         compiled = _compiled(function)
         return compiled if isinstance(returned, numba.types.BaseTuple) else _in_a_tuple(compiled)
 
-    def _typed(self, part: str, function: Callable[..., Any], types: tuple[Any, ...], state: bool) -> Any:
-        """Type of what a function returns, as Numba sees it: a `state` (one field may come without its tuple), or a
-        number.
-        """
-        name, fields = self.accumulation.name, len(self.fields)
-        compiled = _compiled(function)
+    def _returned(self, part: str, function: Callable[..., Any], takes: tuple[str, ...]) -> tuple[Any, ...]:
+        """Types of the fields that `add` or `merge` returns, of which one may come without its tuple."""
+        returned, fields = self._typed(part, function, takes), len(self.accumulation.fields)
+        kinds = tuple(returned.types) if isinstance(returned, numba.types.BaseTuple) else (returned,)
+        numbers = numba.types.Integer | numba.types.Float | numba.types.Boolean
+        if len(kinds) != fields or not all(isinstance(kind, numbers) for kind in kinds):
+            raise SpecificationError(
+                f"accumulation {self.accumulation.name}: {part} must return a tuple of {fields} "
+                f"number{'s' if fields > 1 else ''}, and returns {returned}"
+            )
+        return kinds
+
+    def _typed(self, part: str, function: Callable[..., Any], takes: tuple[str, ...]) -> Any:
+        """Type of what a function of the accumulation returns, as Numba sees it."""
+        compiled, types = _compiled(function), _kinds(takes)
         try:
             compiled.compile(types)
         except numba.core.errors.NumbaError as error:
+            name = self.accumulation.name
             raise SpecificationError(f"accumulation {name}: {part} does not compile: {error}") from error
-        returned = compiled.overloads[types].signature.return_type
-        number = isinstance(returned, numba.types.Number)
-        if not state:
-            if not number and not isinstance(returned, numba.types.Boolean):
-                raise SpecificationError(f"accumulation {name}: {part} must return one number, and returns {returned}")
-        elif not (number and fields == 1) and (
-            not isinstance(returned, numba.types.BaseTuple) or len(returned) != fields
-        ):
-            raise SpecificationError(
-                f"accumulation {name}: {part} must return a tuple of {fields}, and returns {returned}"
-            )
-        return returned
+        return compiled.overloads[types].signature.return_type
+
+    @property
+    def _init(self) -> list[str]:
+        """Text of the first value of each field."""
+        of = zip(self.fields, self.accumulation.init, strict=True)
+        return [_literal(float(value) if field == "float64" else value) for field, value in of]
 
     @cached_property
     def _unit(self) -> Any:
@@ -169,7 +189,7 @@ class Fold:
             ins="".join(f", {x}" for x in ins),
             outs=", ".join(outs),
             targets=_tuple([f"{o}[i]" for o in outs]),
-            arguments=", ".join([*map(_literal, self.accumulation.init), *(f"{x}[i]" for x in ins)]),
+            arguments=", ".join([*self._init, *(f"{x}[i]" for x in ins)]),
         )
         return _made("unit", source, "add", self._add)
 
@@ -187,7 +207,7 @@ class Fold:
             ins="".join(f", {x}" for x in ins),
             outs=", ".join(outs),
             state=_tuple(state),
-            init=_tuple([_literal(v) for v in self.accumulation.init]),
+            init=_tuple(self._init),
             arguments=", ".join([*state, *(f"{x}[i]" for x in ins)]),
             targets=_tuple([f"{o}[w]" for o in outs]),
         )

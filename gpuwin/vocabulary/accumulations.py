@@ -119,7 +119,7 @@ def accumulation(
     """Aggregate of the user's own, made of a class (as a decorator) or of its four parts.
 
     state: names of the fields and their values before the first row; an int makes an int64 field, a float a float64
-    field.
+    field, and so does an int where add or merge returns a float for it.
     add(*fields, *values) -> fields: one more row. Values are int64 or float64 scalars (booleans, dates and times as
     int64); a row with a null in any of its columns is skipped. A state of one field may be returned as a number or as
     a tuple of one.

@@ -192,6 +192,61 @@ def test_a_second_operator_compiles_nothing(ordered: bool) -> None:
     assert compiled() == 0
 
 
+@pytest.mark.parametrize(
+    ("add", "merge", "expected"),
+    [
+        (lambda n, total, x: (n + 1, total + x), lambda n, total, m, other: (n + m, total + other), 4.75),
+        (lambda n, total, x: (n + 1, total + 1), lambda n, total, m, other: (n + m, (total + other) / 1), 3.0),
+    ],
+    ids=["add", "merge"],
+)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_field_that_begins_with_an_int_keeps_fractions(ordered: bool, add: Any, merge: Any, expected: float) -> None:
+    """Each field by itself: one that stays a whole number stays int64."""
+    results = {"total": lambda n, total: total, "n": lambda n, total: n}
+    views = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 minute"),
+        time="time",
+        aggregates={
+            name: gw.accumulation(
+                state={"n": 0, "total": 0}, add=add, merge=merge, result=result, ordered=ordered, name=name
+            )("value")
+            for name, result in results.items()
+        },
+    )
+    op = views.start(schema=batch([], []).schema)
+    assert op.output_schema.types[-2:] == [pa.float64(), pa.int64()]
+    op.process(batch([0, 1], [1.5, 2.5]))
+    op = views.restore(op.snapshot())
+    op.process(batch([2], [0.75]))
+    assert op.finish().select(["total", "n"]).to_pylist() == [{"total": expected, "n": 3}]
+
+
+def test_fields_of_integers_stay_exact() -> None:
+    total = gw.accumulation(
+        state={"total": 0}, add=lambda a, x: a + x, merge=lambda a, b: a + b, result=lambda a: a, name="total"
+    )
+    rows = batch([0, 1], [0.0] * 2).append_column("n", pa.array([2**53, 1]))
+    found = gw.aggregate(rows, spec(total("n")))["out"]
+    assert (found.type, found.to_pylist()) == (pa.int64(), [2**53 + 1] * 2)
+
+
+def test_an_error_of_the_user_leaves_the_state_as_it_was() -> None:
+    inverse = gw.accumulation(
+        state={"sum": 0.0}, add=lambda a, x: a + 1 / x, merge=lambda a, b: a + b, result=lambda a: 1 / (a - 1)
+    )
+    op = spec(inverse("value"), watermark=gw.ExplicitWatermark()).start()
+    op.process(batch([0], [1.0]))
+    with pytest.raises(ZeroDivisionError):
+        op.process(batch([1, 2], [2.0, 0.0]))
+    with pytest.raises(ZeroDivisionError):
+        op.advance_watermark(240_000_000)
+    assert op.metrics.rows_in == 1
+    assert op.watermark is None
+    op.process(batch([3], [2.0]))
+    assert op.finish()["out"].to_pylist() == [2.0, 2.0]
+
+
 def test_says_what_does_not_compile_before_the_first_batch() -> None:
     broken = gw.accumulation(
         state={"n": 0, "m": 0},
@@ -201,6 +256,14 @@ def test_says_what_does_not_compile_before_the_first_batch() -> None:
     )
     with pytest.raises(gw.SpecificationError, match="must return a tuple of 2"):
         spec(broken("value")).start(schema=batch([], []).schema)
+    pairs = gw.accumulation(
+        state={"n": 0, "m": 0},
+        add=lambda n, m, x: (n + x, (m, x)),
+        merge=lambda a, b, c, d: (a + c, b + d),
+        result=lambda n, m: n,
+    )
+    with pytest.raises(gw.SpecificationError, match="add must return a tuple of 2 numbers, and returns"):
+        spec(pairs("value")).start(schema=batch([], []).schema)
     text = pa.schema([("time", pa.timestamp("s")), ("value", pa.string())])
     with pytest.raises(gw.SchemaError, match="takes numbers, booleans, dates and times"):
         spec(Recent("value", "time")).start(schema=text)
