@@ -10,8 +10,9 @@ import sys
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -105,6 +106,20 @@ def _parameters(name: str, part: str, function: object) -> int:
     return len(parameters)
 
 
+@overload
+def accumulation(cls: type, /, *, name: str | None = None, ordered: bool | None = None) -> Accumulation: ...
+@overload
+def accumulation(
+    *,
+    state: dict[str, int | float],
+    add: Callable[..., Any],
+    merge: Callable[..., Any],
+    result: Callable[..., Any],
+    name: str | None = None,
+    ordered: bool | None = None,
+) -> Accumulation: ...
+@overload
+def accumulation(*, name: str | None = None, ordered: bool | None = None) -> Callable[[type], Accumulation]: ...
 def accumulation(
     cls: type | None = None,
     /,
@@ -115,7 +130,7 @@ def accumulation(
     result: Callable[..., Any] | None = None,
     name: str | None = None,
     ordered: bool | None = None,
-) -> Accumulation:
+) -> Accumulation | Callable[[type], Accumulation]:
     """Aggregate of the user's own, made of a class (as a decorator) or of its four parts.
 
     state: names of the fields and their values before the first row; an int makes an int64 field, a float a float64
@@ -129,7 +144,8 @@ def accumulation(
     result(*fields) -> one number: int64 or float64 as its type says. It is not called for a window without rows, which
     gives null.
     ordered: rows are added by arrival (or by time and then arrival, as `Semantics.order` says). For that they are kept,
-    and those of a window are added anew, from the first on, for each of its results.
+    and those of a window are added anew, from the first on, for each of its results. It is written in the class, or
+    before it: `@gw.accumulation(ordered=True)`.
 
     An exponentially weighted mean, whose weight falls by half every 60 seconds, for `Recent("value", "time")`::
 
@@ -158,8 +174,11 @@ def accumulation(
     on with the same ones only. Raises SpecificationError, saying what is
     missing, before any data is touched.
     """
+    no_part = all(part is None for part in (cls, state, add, merge, result))
+    if no_part and (name is not None or ordered is not None):
+        return partial(accumulation, name=name, ordered=ordered)  # the decorator, as @gw.accumulation(ordered=True)
     if cls is not None:
-        return _of_class(cls, name)
+        return _of_class(cls, name, ordered)
     title = str(name or getattr(add, "__name__", "?"))
     fields, starts = _checked_state(title, state)
     functions = _checked_functions(title, len(fields), add, merge, result)
@@ -171,13 +190,13 @@ Functions = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 """add, merge and result."""
 
 
-def _of_class(cls: type, name: str | None) -> Accumulation:
-    """Accumulation whose parts are attributes of a class."""
+def _of_class(cls: type, name: str | None, ordered: bool | None) -> Accumulation:
+    """Accumulation whose parts are attributes of a class; `ordered` where it was not said before the class."""
     if not isinstance(cls, type):
         raise SpecificationError(f"gw.accumulation is a class decorator or takes state, add, merge, result; {_FORM}")
     parts = {part: inspect.getattr_static(cls, part, None) for part in ("add", "merge", "result", "state", "ordered")}
     found: dict[str, Any] = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
-    found["ordered"] = bool(found["ordered"])
+    found["ordered"] = bool(found["ordered"]) if ordered is None else ordered
     return accumulation(**found, name=name or cls.__name__)
 
 

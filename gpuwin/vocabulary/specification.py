@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, Literal
 
 from gpuwin.errors import SpecificationError
-from gpuwin.vocabulary.aggregates import Aggregate
+from gpuwin.vocabulary.aggregates import Accumulation, Aggregate
 from gpuwin.vocabulary.brief import brief
 from gpuwin.vocabulary.durations import Duration, as_timedelta
 from gpuwin.vocabulary.evictors import KeepNear
@@ -25,8 +25,12 @@ AccumulationMode = Literal["accumulating", "discarding", "retracting"]
 def _is(value: object, union: Any, name: str, example: str) -> None:
     if not isinstance(value, union):
         meant = isinstance(value, type) and issubclass(value, union)
-        meant |= getattr(value, "__module__", "") == "gpuwin.vocabulary.aggregates" and callable(value)
-        hint = f"; did you mean {value.__name__}()?" if meant else ""  # type: ignore[attr-defined]
+        meant |= isinstance(value, FunctionType) and value.__module__ == "gpuwin.vocabulary.aggregates"
+        call = f"{value.__name__}()" if meant else ""  # type: ignore[attr-defined]
+        if isinstance(value, Accumulation) and union is Aggregate:
+            columns = ", ".join(['"..."'] * value.inputs)
+            call = f"{value.name}({columns})"
+        hint = f"; did you mean {call}?" if call else ""
         raise SpecificationError(f"{name} is for example {example}, not {value!r}{hint}")
 
 

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import math
 import pickle
+import re
 import textwrap
 from datetime import timedelta
 from pathlib import Path
@@ -245,6 +246,32 @@ def test_an_error_of_the_user_leaves_the_state_as_it_was() -> None:
     assert op.watermark is None
     op.process(batch([3], [2.0]))
     assert op.finish()["out"].to_pylist() == [2.0, 2.0]
+
+
+def test_the_decorator_takes_its_options_before_the_class() -> None:
+    @gw.accumulation(ordered=True, name="Later")
+    class Last:
+        state = {"n": 0.0}  # noqa: RUF012
+
+        def add(n, x):
+            return x
+
+        def merge(n, other):
+            return other
+
+        def result(n):
+            return n
+
+    assert (Last.ordered, Last.name) == (True, "Later")
+    rows = batch([1, 0], [1.0, 2.0])
+    assert gw.aggregate(rows, spec(Last("value")))["out"].to_pylist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("given", [Recent, Changes])
+def test_an_accumulation_without_its_columns_is_named_with_them(given: Any) -> None:
+    call = 'Recent("...", "...")' if given is Recent else 'Changes("...")'
+    with pytest.raises(gw.SpecificationError, match=f"{re.escape(f'; did you mean {call}?')}$"):
+        spec(given)
 
 
 def test_says_what_does_not_compile_before_the_first_batch() -> None:
