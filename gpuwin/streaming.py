@@ -64,7 +64,8 @@ def aggregate(table: Any, spec: WindowedAggregation, device: str = "auto") -> pa
     """Table of all results for one table of input: those of `process`, then those of `finish`."""
     _check(spec, "gw.aggregate(table, spec)")
     operator = spec.start(device=device)
-    first = operator.process(table)
+    source = 0 if isinstance(spec.watermark, MultipleInputs) else None  # one table, whose end is that of all inputs
+    first = operator.process(table, source=source)
     return pa.concat_tables([first, operator.finish()])
 
 
