@@ -82,6 +82,8 @@ def _checked(data: object) -> bytes:
     """Snapshot as bytes, once the checksum is right."""
     snapshot = as_bytes(data)
     if not is_of_aggregation(snapshot):
+        if intact(snapshot):
+            raise SnapshotError("this is a snapshot of a join, and not of a WindowedAggregation")
         raise SnapshotError("this is not a snapshot of gpuwin, or its end is missing")
     if not intact(snapshot, _MAGIC):
         raise SnapshotError("the snapshot is damaged: its checksum does not match its contents")

@@ -96,6 +96,14 @@ def test_what_is_not_a_snapshot_is_refused() -> None:
             spec().restore(data)  # type: ignore[arg-type]
 
 
+def test_a_snapshot_of_a_join_is_called_one() -> None:
+    join = gw.HashJoin(["k"])
+    with pytest.raises(gw.SnapshotError, match="this is a snapshot of a join, and not of a WindowedAggregation"):
+        spec().restore(join.start().snapshot())
+    with pytest.raises(gw.SnapshotError, match="this is a snapshot of a WindowedAggregation, and not of a join"):
+        join.restore(spec().start().snapshot())
+
+
 def test_limits_may_change_and_late_rows_come_along() -> None:
     op = spec(limits=gw.Limits(max_open_windows=10)).restore(taken())
     assert op.late_rows()["value"].to_pylist() == [3]
