@@ -86,6 +86,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    """Names of the module, those that are loaded when first used too."""
+    return sorted({*globals(), *_LATER, "spark"})
+
+
 def _no_such(name: str) -> AttributeError:
     """Error about a name that the module does not have. If it is one of another system, it says ours, and Python then
     has no guess of its own.

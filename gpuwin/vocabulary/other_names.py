@@ -7,8 +7,8 @@ from typing import Final
 _FUNCTIONS: Final = {
     "approx_count_distinct": "approx_distinct approxCountDistinct approx_unique approx_n_unique approx_nunique hll",
     "approx_quantile": "approx_percentile percentile_approx approxQuantile approxPercentile",
-    "all": "bool_and every",
-    "any": "bool_or some",
+    "all": "bool_and logical_and every",
+    "any": "bool_or logical_or some",
     "any_value": "anyValue arbitrary",
     "collect_list": "array_agg collect list_agg to_list",
     "collect_set": "to_set unique",
@@ -20,33 +20,37 @@ _FUNCTIONS: Final = {
     "first": "first_value earliest earliest_by_offset",
     "last": "last_value latest latest_by_offset",
     "max": "maximum",
-    "max_by": "arg_max argmax argMax maxBy",
+    "max_by": "arg_max argmax argMax maxBy TopOne",
     "mean": "avg average try_avg",
     "min": "minimum",
-    "min_by": "arg_min argmin argMin minBy",
+    "min_by": "arg_min argmin argMin minBy BottomOne",
     "quantile": "percentile percentile_cont quantile_cont quantileExact",
     "skewness": "skew",
     "kurtosis": "kurt",
     "std": "stddev stddev_samp stdev",
     "sum": "try_sum",
-    "top_k": "topk topK topN top_n largest nlargest",
+    "top_k": "topk topK topN top_n largest nlargest max_n CollectTop",
     "var": "variance var_samp",
 }
 _PARTS: Final = {
     "TumblingWindow": "Tumble FixedWindow FixedWindows TumblingWindows TumblingWindower TumblingEventTimeWindows "
-    "TumblingTimeWindow tumble tumbling",
+    "TumblingTimeWindow Tumbling tumble tumbling",
     "SlidingWindow": "Hop HopWindow HoppingWindow SlidingWindows SlidingWindower SlidingEventTimeWindows "
-    "SlidingTimeWindow hop hopping sliding",
+    "SlidingTimeWindow Sliding Hopping hop hopping sliding",
     "CumulativeWindow": "Cumulate CumulateWindow cumulate",
     "SessionWindow": "Session Sessions SessionWindows SessionWindower EventTimeSessionWindows session session_window",
     "GlobalWindow": "GlobalWindows",
     "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness",
-    "OnClose": "Append AfterWatermark EventTimeTrigger",
-    "OnUpdate": "Update",
+    "OnClose": "Append AfterWatermark EventTimeTrigger OnWindowClose Suppress suppress EmitFinal",
+    "OnUpdate": "Update EmitChanges",
     "EveryRows": "CountTrigger AfterCount",
     "Every": "ProcessingTimeTrigger AfterProcessingTime",
     "EveryEventTime": "ContinuousEventTimeTrigger",
 }
+_COUNT_WINDOW: Final = (
+    "it is gw.GlobalWindow() with gw.Trigger(gw.EveryRows(n)) and accumulation='discarding', "
+    "or, where they overlap, evict=gw.KeepLast(size)"
+)
 _SENTENCES: Final = {
     "mode": "gw.histogram has how often each value came",
     "percentile_disc": "gw.approx_quantile gives a value of the column, gw.quantile lies between two",
@@ -55,6 +59,14 @@ _SENTENCES: Final = {
     "group_concat": "gw.collect_list has the texts, to be joined",
     "stddev_pop": "it is gw.std(column, ddof=0)",
     "var_pop": "it is gw.var(column, ddof=0)",
+    "CountWindow": _COUNT_WINDOW,
+    "countWindow": _COUNT_WINDOW,
+    "count_window": _COUNT_WINDOW,
+    "SnapshotWindow": 'it is gw.TumblingWindow("1 microsecond")',
+    "grace": "it is allowed_lateness=, or the delay of gw.BoundedOutOfOrderness",
+    "lag": "write it with gw.accumulation, whose ordered=True sees rows in order",
+    "LAG": "write it with gw.accumulation, whose ordered=True sees rows in order",
+    "WindowedJoin": "it is gw.WindowJoin",
     "window": "it is gw.TumblingWindow(size) or gw.SlidingWindow(size, slide)",
     "sum_distinct": "gw.collect_set has the different values",
     "product": "write it with gw.accumulation, as in docs/aggregates.md",

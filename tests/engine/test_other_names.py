@@ -32,6 +32,10 @@ WITHOUT = {"bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg", "collect_u
         ("nunique", "it is gw.count_distinct"),
         ("HoppingWindow", "it is gw.SlidingWindow"),
         ("withWatermark", "it is gw.BoundedOutOfOrderness"),
+        ("OnWindowClose", "it is gw.OnClose"),
+        ("suppress", "it is gw.OnClose"),
+        ("TopOne", "it is gw.max_by"),
+        ("grace", "it is allowed_lateness=, or the delay of gw.BoundedOutOfOrderness"),
     ],
 )
 def test_the_error_has_the_name(name: str, says: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 import warnings
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
@@ -203,6 +205,9 @@ def test_an_input_that_is_not_there_is_refused_with_those_that_are() -> None:
     two = spec(watermark=gw.MultipleInputs([gw.ExplicitWatermark()] * 2)).start()
     with pytest.raises(gw.SpecificationError, match="0 to 1, not 2"):
         two.advance_watermark(5, source=2)
+    for call in (lambda: two.advance_watermark(5), lambda: two.process(pa.table({"time": pa.array([], "date32")}))):
+        with pytest.raises(gw.SpecificationError, match="2 inputs: say which one this is of, by source=0 to source=1"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -280,6 +285,9 @@ def test_everything_the_package_names_is_there() -> None:
     for name in gw.__all__:
         assert getattr(gw, name) is not None
     assert set(gw._LATER) <= set(gw.__all__), "what is loaded when first used is public, too"
+    fresh = [sys.executable, "-c", "import gpuwin; print(*dir(gpuwin))"]
+    listed = set(subprocess.run(fresh, capture_output=True, text=True, check=True).stdout.split())
+    assert {*gw.__all__, "spark", "__version__"} <= listed, "a shell completes what is loaded when first used, too"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         gw.nothing  # noqa: B018
 
