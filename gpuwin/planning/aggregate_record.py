@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpuwin.errors import SchemaError
 from gpuwin.planning.finishing import Finish
-from gpuwin.planning.ingest import unknown_type
+from gpuwin.planning.ingest import check_known
 from gpuwin.planning.inputs import Take
 from gpuwin.planning.spark_merges import OnSpark
 from gpuwin.state.rows.sketches import AnySketch
@@ -46,11 +46,7 @@ class Accepted:
             return
         castable = wide and self.test(pa.decimal128(38))
         wanted = "decimals of at most 38 digits: cast it to decimal128" if castable else self.text
-        if pa.types.is_null(type_):
-            raise SchemaError(
-                f"aggregate {name!r}: column {column!r}, which is null, has no type in the first batch: "
-                f"{unknown_type(column)}"
-            )
+        check_known(f"aggregate {name!r}: column", column, type_)
         kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
         instead = _instead(aggregate) if column == aggregate.column and pa.types.is_nested(type_) else ""
         raise SchemaError(

@@ -282,16 +282,23 @@ def unknown_type(name: str, given: str = "schema=...") -> str:
     return f"cast it to the type that {name!r} is to have, or give the types beforehand: start({given})"
 
 
+def check_known(what: str, name: str, type_: pa.DataType, given: str = "schema=...") -> None:
+    """Raises SchemaError if a column, the `what` of that name, has only nulls in the first batch. `given`: see
+    `unknown_type`.
+    """
+    if pa.types.is_null(type_):
+        raise SchemaError(
+            f"{what} {name!r}, which is null, has no type in the first batch: {unknown_type(name, given)}"
+        )
+
+
 def is_time(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
 
 
 def check_time(name: str, type_: pa.DataType, given: str = "schema=...") -> None:
     """Raises SchemaError if a column of this type has no times. `given`: see `unknown_type`."""
-    if pa.types.is_null(type_):
-        raise SchemaError(
-            f"the time column {name!r}, which is null, has no type in the first batch: {unknown_type(name, given)}"
-        )
+    check_known("the time column", name, type_, given)
     if not is_time(type_):
         raise SchemaError(
             f"the time column {name!r} is {type_}: it must be an Arrow timestamp (of any unit and zone) or a date"

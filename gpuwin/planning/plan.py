@@ -14,7 +14,7 @@ from gpuwin.planning.aggregate_record import CellRecord, RowRecord
 from gpuwin.planning.aggregates import AGGREGATES
 from gpuwin.planning.finishing import Finish, Result
 from gpuwin.planning.folding import Fold, FoldInput
-from gpuwin.planning.ingest import check_time, place_of, planned_type
+from gpuwin.planning.ingest import check_known, check_time, place_of, planned_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of
@@ -211,10 +211,12 @@ def _check_bounds(spec: Specification, types: dict[str, pa.DataType]) -> None:
         for name in ("window_start", "window_end"):
             check_time(name, types[name])
     for name in spec._evictor_reads:
+        check_known("KeepNear: column", name, types[name])
         if dtype_of(types[name]) not in ("int64", "float64"):
             raise SchemaError(f"KeepNear compares column {name!r}, which is {types[name]}; it takes numbers and times")
     if isinstance(spec.window, SessionWindow) and isinstance(spec.window.gap, Column):
         type_ = types[spec.window.gap.name]
+        check_known("the session gap", spec.window.gap.name, type_)
         ok = pa.types.is_duration(type_) or pa.types.is_integer(type_) or pa.types.is_string(type_)
         if not ok and not pa.types.is_large_string(type_):
             raise SchemaError(
@@ -289,6 +291,7 @@ def _user_output(
     assert accumulation is not None
     input_types = tuple(types[c] for c in a.columns)
     for column, type_ in zip(a.columns, input_types, strict=True):
+        check_known(f"aggregate {name!r}: column", column, type_)
         if dtype_of(type_) not in ("int64", "float64"):
             raise SchemaError(
                 f"aggregate {name!r}: {accumulation.name} reads column {column!r}, which is {type_}; "

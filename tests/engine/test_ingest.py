@@ -346,6 +346,29 @@ def test_the_first_batch_says_what_it_lacks() -> None:
         assert sum(v or 0 for v in op.finish()["total"].to_pylist()) == 15
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [
+        {
+            "aggregates": {
+                "n": gw.accumulation(
+                    state={"n": 0}, add=lambda n, x: n + x, merge=lambda n, m: n + m, result=lambda n: n
+                )("value")
+            }
+        },
+        {"window": gw.SessionWindow(gw.column("value"))},
+        {"window": gw.GlobalWindow(), "emit": gw.Trigger(gw.EveryRows(1), evict=gw.KeepNear("value", 2.0))},
+    ],
+    ids=["accumulation", "gap", "evictor"],
+)
+def test_whatever_reads_a_column_says_that_it_has_no_type_yet(reads: dict[str, Any]) -> None:
+    untyped = TABLE.set_column(TABLE.schema.names.index("value"), "value", pa.nulls(4))
+    views = spec(**{"aggregates": {"n": gw.count()}, **reads})
+    with pytest.raises(gw.SchemaError, match=r"'value', which is null, has no type .*start\(schema=...\)"):
+        gw.aggregate(untyped, views)
+    views.start(schema=TABLE.schema).process(untyped)
+
+
 def test_a_stream_is_several_batches() -> None:
     with pytest.raises(gw.SchemaError, match=r"gw.aggregate\(batch, spec\)"):
         gw.run(spec(), TABLE)
