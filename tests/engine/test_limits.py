@@ -259,7 +259,7 @@ def test_keys_that_come_no_more_are_evicted(more: dict[str, Any]) -> None:
     assert set(out["key"].to_pylist()) <= set(range(54_000, 60_000))
 
 
-@pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnUpdate(), gw.Complete(), gw.EveryRow()], ids=repr)
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnUpdate(), gw.Complete(), gw.EveryRow(), gw.OnChange()], ids=repr)
 def test_more_windows_than_memory_holds_are_refused(emit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour every millisecond is 3,600,000 windows a row: on a machine of 32 MB that is an error, and no crash."""
     monkeypatch.setattr("gpuwin.state.room.physical_memory", lambda: 32 << 20)
@@ -268,13 +268,25 @@ def test_more_windows_than_memory_holds_are_refused(emit: Any, monkeypatch: pyte
     ).start(device="cpu")
     row = pa.table({"time": pa.array([0], pa.timestamp("s"))})
     call: Any = op.process
-    if isinstance(emit, gw.OnClose):
+    if isinstance(emit, gw.OnClose | gw.OnChange):
         op.process(row)
         call = op.advance_watermark
     before = op.snapshot()
     with pytest.raises(gw.LimitExceeded, match="more memory than this machine has"):
         call(row if call == op.process else 10**15)
     assert op.snapshot() == before
+
+
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnChange()], ids=repr)
+def test_windows_that_no_row_is_in_need_no_memory(emit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between 1970 and 2024 there are 1.7 billion seconds, in none of which there is a row."""
+    monkeypatch.setattr("gpuwin.state.room.physical_memory", lambda: 32 << 20)
+    views = gw.WindowedAggregation(
+        window=gw.SlidingWindow("3 seconds", "1 second"), time="time", aggregates={"n": gw.count()}, emit=emit
+    )
+    rows = pa.table({"time": pa.array([0, 0, 1_704_067_200], pa.timestamp("s"))})
+    found = gw.aggregate(rows, views)["n"].to_pylist()
+    assert found == ([2, 0, 1, 0] if isinstance(emit, gw.OnChange) else [2, 2, 2, 1, 1, 1])
 
 
 @pytest.mark.parametrize("lateness", [None, "1 second"])

@@ -15,12 +15,19 @@ from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import Columns, concat_cells, empty_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, totals_of
+from gpuwin.state.room import check_room
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.walk import Steps, Stretches
 from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
+
+_UNCHECKED = 1 << 20
+"""Windows that are planned without a look at the memory of the machine."""
+
+_PLANNED_BYTES = 48
+"""Memory that a plan needs for each window while it is made."""
 
 Leaves = tuple[np.ndarray, np.ndarray]
 """Until which window a key is in use, and a block of keys; see `walk.none_leaves`."""
@@ -177,6 +184,14 @@ class Listing:
         )
 
 
+def _windows_of(markers: Span, first: int, last: int) -> int:
+    """Number of windows in [first, last] that contain a cell, as near as float64 is, which no difference overflows."""
+    enter, leave = markers.enter_at.astype(np.float64), markers.leave_after.astype(np.float64)
+    since = np.maximum(enter[1:], leave[:-1] + 1.0)  # windows that no stretch before lies in: both are in order
+    new = np.minimum(leave, last) - np.maximum(np.concatenate((enter[:1], since)), first) + 1.0
+    return int(new[new > 0.0].sum())
+
+
 def walk_windows(
     layout: CellLayout,
     span: Span,
@@ -191,8 +206,11 @@ def walk_windows(
     (window, code).
 
     `bounds`: for each column, a bound of the magnitude of one cell's sum. Batches of at most `max_rows` rows.
-    Raises gpuwin.OverflowError if an exact total leaves its type.
+    Raises gpuwin.OverflowError if an exact total leaves its type, and gpuwin.LimitExceeded for more windows than the
+    memory of the machine has room to plan.
     """
+    if last - first > _UNCHECKED:
+        check_room(_windows_of(markers, first, last), _PLANNED_BYTES)
     plan = Plan(*kernel.plan_steps(markers.stretches, first, last, markers.codes))
     if not len(plan.window):
         return
