@@ -74,17 +74,17 @@ class WindowOperator:
 
     # -- batches in, rows out ----------------------------------------------------------------------------------------
 
-    def process(self, batch: Any, source: int | None = None) -> pa.Table:
+    def process(self, batch: Any, source: int = 0) -> pa.Table:
         """Results of one batch, which is aggregated and moves the watermark; always in `output_schema`.
 
         batch: pyarrow, polars, pandas, duckdb, cudf, or anything else that speaks the Arrow PyCapsule protocol. source:
-        the number of the input that the batch comes from, which has to be said with `gw.MultipleInputs`.
+        the number of the input that the batch comes from, with `gw.MultipleInputs`.
 
         Raises gw.SchemaError for a batch that does not fit, gw.OverflowError for an exact sum that leaves its type,
         gw.LimitExceeded for one that would take the state over a limit; in each case the state is as it was.
         """
         running = self._open()
-        source = self._source(source)
+        self._check_source(source)
         data = as_table(batch)
         plan, engine = self._plan, self._engine
         if plan is None or engine is None:
@@ -134,15 +134,15 @@ class WindowOperator:
         )
         return self._within_limits(step.state, after), table
 
-    def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int | None = None) -> pa.Table:
+    def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
         """Results of the windows that close once rows before `time` (a datetime, or int microseconds) no longer come.
         The watermark never goes back.
 
         Whether rows of exactly `time` may come is `Semantics.watermark_inclusive`. A datetime without a zone is taken
-        as UTC. source: the number of the input that it is of, which has to be said with `gw.MultipleInputs`.
+        as UTC.
         """
         running = self._open()
-        source = self._source(source)
+        self._check_source(source)
         watermark = self._rule.from_user(time)
         if isinstance(self._spec.watermark, MultipleInputs):
             progress = self._rule.source_at(running.progress, source, watermark)
@@ -311,21 +311,13 @@ class WindowOperator:
             raise SpecificationError(f"clock must return int microseconds, and they must fit int64, not {now!r}")
         return int(now)
 
-    def _source(self, source: int | None) -> int:
-        """Number of the input that a call is about; of several the call has to say which."""
+    def _check_source(self, source: int) -> None:
         watermark = self._spec.watermark
         inputs = len(watermark.inputs) if isinstance(watermark, MultipleInputs) else 1
-        if source is None:
-            if inputs == 1:
-                return 0
-            raise SpecificationError(
-                f"MultipleInputs declares {inputs} inputs: say which one this is of, by source=0 to source={inputs - 1}"
-            )
         if not is_whole(source) or not 0 <= int(source) < inputs:
             raise SpecificationError(
                 f"source is the number of an input, 0 to {inputs - 1}, not {source!r}; MultipleInputs declares several"
             )
-        return int(source)
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
         """Results of a move of the watermark to `progress`, which becomes the operator's state."""

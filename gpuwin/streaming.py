@@ -64,8 +64,7 @@ def aggregate(table: Any, spec: WindowedAggregation, device: str = "auto") -> pa
     """Table of all results for one table of input: those of `process`, then those of `finish`."""
     _check(spec, "gw.aggregate(table, spec)")
     operator = spec.start(device=device)
-    source = 0 if isinstance(spec.watermark, MultipleInputs) else None  # one table, whose end is that of all inputs
-    first = operator.process(table, source=source)
+    first = operator.process(table)
     return pa.concat_tables([first, operator.finish()])
 
 

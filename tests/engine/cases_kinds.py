@@ -155,7 +155,7 @@ def play_timer(case: dict[str, Any]) -> dict[str, Any]:
     found = []
     for what, name, time in case["ops"]:
         if what == "set":
-            assert op.process(table_of([{"key": name, "ts_ms": time}], 1_000, INT), source=0).num_rows == 0
+            assert op.process(table_of([{"key": name, "ts_ms": time}], 1_000, INT)).num_rows == 0
             continue
         table = op.advance_watermark(time * 1_000, source=case["upstreams"].index(name) if inputs > 1 else 0)
         ends = table.column("window_end").cast(pa.int64()).to_pylist()

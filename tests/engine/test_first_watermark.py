@@ -200,7 +200,7 @@ def test_no_row_ends_the_stream(emit: Any, semantics: Any, watermark: Any) -> No
     op = spec.start(clock=lambda: next(now))
     for time in (5, largest, 6, largest):
         times = pa.array([time, time], pa.int64()).view(pa.timestamp("us"))
-        assert op.process(pa.table({"k": [1, 1], "time": times}), source=0).num_rows == 0
+        assert op.process(pa.table({"k": [1, 1], "time": times})).num_rows == 0
         assert op.watermark is None or op.watermark < largest
     assert op.metrics.rows_late == 0
     assert op.finish()["n"].to_pylist() == [8]
