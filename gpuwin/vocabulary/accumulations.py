@@ -197,7 +197,8 @@ def _of_class(cls: type, name: str | None, ordered: bool | None) -> Accumulation
     parts = {part: inspect.getattr_static(cls, part, None) for part in ("add", "merge", "result", "state", "ordered")}
     found: dict[str, Any] = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
     found["ordered"] = bool(found["ordered"]) if ordered is None else ordered
-    return accumulation(**found, name=name or cls.__name__)
+    made: Accumulation = accumulation(**found, name=name or cls.__name__)
+    return made
 
 
 def _checked_state(title: str, state: Any) -> tuple[tuple[str, ...], tuple[int | float, ...]]:
