@@ -328,6 +328,16 @@ def test_registers_of_distinct_values(window: tuple[str, str] | None, both: Both
     assert_below(device)
 
 
+def test_large_registers_are_raised_in_the_jvm_by_auto(spark: SparkSession) -> None:
+    """An error of 0.01 takes 1,639 words; the default, of 0.05, takes 52."""
+
+    def query(error: float) -> Query:
+        return lambda _, f: f.groupBy("bool", F.window("ts", "1 minute")).agg(F.approx_count_distinct("int", error))
+
+    assert "its registers are 1639 words a cell" in explained(spark, query(0.01), "auto")
+    assert "words a cell" not in explained(spark, query(0.05), "auto")
+
+
 REASONS: list[tuple[Query, str]] = [
     (
         lambda _, f: f.groupBy("bool", F.window("ts", "1 minute")).agg(

@@ -49,6 +49,7 @@ final case class InSpark(reason: String) extends MapSide {
  */
 object MapSide {
   private type Found[A] = Either[String, A]
+  private val MostRegisters = 1500
 
   /** The cells of an aggregation that was recognised, as they are planned, and where they are made. */
   def below(found: WindowedAggregate, conf: SQLConf): (SparkPlan, MapSide) = {
@@ -57,11 +58,14 @@ object MapSide {
       val least = GpuWindowConf.get(conf, GpuWindowConf.MapSideCells).toLong
       LastMapSides.reasonForJvm(found.save.info, least).map(why => s"$key is auto, and $why").toLeft(())
     }
-    // Spark adds rows to registers by code that it interprets, so the service gains with few cells, too.
-    val hashed = found.functions.exists(_.isInstanceOf[HyperLogLogPlusPlus])
+    // Spark adds rows to registers by code that it interprets, so the service gains with few cells, too, but for those
+    // of a small error, as large as many rows.
+    val registers = found.functions.collect { case h: HyperLogLogPlusPlus => h.aggBufferAttributes.length }.sum
+    def byRegisters: Found[Unit] =
+      Either.cond(registers <= MostRegisters, (), s"$key is auto, and its registers are $registers words a cell")
     val planned = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT) match {
       case "auto" if !GpuWindowConf.get(conf, GpuWindowConf.Device).equalsIgnoreCase("cuda") =>
-        onService(found, TaskSettings.of(conf), if (hashed) Right(()) else bySize)
+        onService(found, TaskSettings.of(conf), if (registers > 0) byRegisters else bySize)
       case "auto" | "device" => onService(found, TaskSettings.of(conf), Right(()))
       case setting => Left(s"$key is $setting")
     }
