@@ -64,8 +64,8 @@ object GpuWindowConf {
   val MapSide: ConfEntry = entry("mapside", "auto", oneOf("auto", "device", "jvm"),
     "Where rows of a streaming query become cells, or proto-sessions, below the shuffle: jvm (Spark's partial " +
       "aggregate, or gpuwin's of sessions), device (the device service, wherever it can), or auto, chosen for each " +
-      "batch by the size of the one before; with device=cuda auto is device. It may be changed between starts of a " +
-      "query.")
+      "batch by the size of the one before (approx_count_distinct: the service, unless it has over 1,500 words " +
+      "of registers); with device=cuda auto is device. It may be changed between starts of a query.")
   val MapSideCells: ConfEntry = entry("mapside.cells", "4096", atLeast(1),
     "For mapside=auto: the service makes the cells of a batch if in the one before each map task handed on so many " +
       "on average, and 64 for each partition of the shuffle. So is the first batch of a run.")
