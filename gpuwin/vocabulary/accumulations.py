@@ -206,16 +206,17 @@ def _checked_state(title: str, state: Any) -> tuple[tuple[str, ...], tuple[int |
     if not isinstance(state, dict) or not state:
         raise SpecificationError(f"accumulation {title}: state is missing or empty; {_FORM}")
     for field, value in state.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise SpecificationError(
                 f"accumulation {title}: field {field!r} starts with an int or a float, not {value!r}"
             )
-        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+        if isinstance(value, int | np.integer) and not INT64_MIN <= value <= INT64_MAX:
             raise SpecificationError(
                 f"accumulation {title}: field {field!r} starts with {value}, which is no int64; "
                 "a float makes a float64 field"
             )
-    return tuple(state), tuple(state.values())
+    starts = (int(value) if isinstance(value, int | np.integer) else float(value) for value in state.values())
+    return tuple(state), tuple(starts)
 
 
 def _checked_functions(title: str, fields: int, add: Any, merge: Any, result: Any) -> Functions:

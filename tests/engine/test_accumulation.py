@@ -223,6 +223,18 @@ def test_a_field_that_begins_with_an_int_keeps_fractions(ordered: bool, add: Any
     assert op.finish().select(["total", "n"]).to_pylist() == [{"total": expected, "n": 3}]
 
 
+def test_fields_may_begin_with_numbers_of_numpy() -> None:
+    made = gw.accumulation(
+        state={"n": np.int64(2), "total": np.float32(0.5)},  # type: ignore[dict-item]
+        add=lambda n, total, x: (n + 1, total + x),
+        merge=lambda n, total, m, other: (n + m, total + other),
+        result=lambda n, total: n + total,
+        name="both",
+    )
+    assert [type(value) for value in made.init] == [int, float]
+    assert gw.aggregate(batch([0], [1.0]), spec(made("value")))["out"].to_pylist() == [4.5, 4.5]
+
+
 def test_fields_of_integers_stay_exact() -> None:
     total = gw.accumulation(
         state={"total": 0}, add=lambda a, x: a + x, merge=lambda a, b: a + b, result=lambda a: a, name="total"
