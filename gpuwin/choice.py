@@ -114,9 +114,11 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Engine
 
             in_rounds = needs_rounds(plan, rule)
             return EngineStart((SessionTriggerEngineInRounds if in_rounds else SessionTriggerEngine)(plan, rule))
+        from gpuwin.engines.sessions import closing
         from gpuwin.engines.sessions.engine import SessionEngine
 
-        return EngineStart(SessionEngine(plan, rule))
+        once = closing.emits_once(plan, rule)
+        return EngineStart((closing.ClosingSessionEngine if once else SessionEngine)(plan, rule))
     if keeps_ledger(spec):
         from gpuwin.engines.triggers.windows import TriggerEngine
 

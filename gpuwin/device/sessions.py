@@ -107,7 +107,6 @@ class DeviceSessionRows(SessionRows):
 class DeviceSessionEngine(SessionEngine):
     """`SessionEngine` with its sessions in device memory."""
 
-    on_host = False
     logic: DeviceSessionRows
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:

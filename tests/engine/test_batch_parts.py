@@ -11,7 +11,7 @@ import pytest
 import gpuwin as gw
 from gpuwin.batch.parts import is_oversized, joined_ends, part_ends, parts_of, step_ends
 from gpuwin.engines import closing_panes
-from gpuwin.engines.sessions import engine as session_engine
+from gpuwin.engines.sessions import closing as closing_sessions
 from gpuwin.engines.sessions import rows as session_rows
 from gpuwin.state.panes import pane_state as panes
 from gpuwin_kernels import tuning
@@ -94,7 +94,7 @@ def test_a_cut_batch_gives_what_a_whole_one_gives(
         cuts.append(len(found))
         return found
 
-    for module in (closing_panes, session_engine):
+    for module in (closing_panes, closing_sessions):
         monkeypatch.setattr(module, "parts_of", spied)
     whole = run(spec, stream)
     assert not cuts

@@ -1,4 +1,7 @@
-"""Engine of sessions that are emitted when they close, when they change, or all of them with each batch."""
+"""Engine of sessions that are emitted when they close, when they change, or all of them with each batch.
+
+It serves `OnClose`, `OnUpdate` and `Complete`; `engines.sessions.closing` is faster at sessions that are emitted once.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.drivers.grid_windows import Mode
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.engines.results import result
 from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
 from gpuwin.engines.step import Parts, Step
-from gpuwin.errors import OverflowError
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.keys.dictionary import Names
-from gpuwin.state.sessions.tiers import SessionBatch, sorted_sessions
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.stores import Trace
-from gpuwin.vocabulary.durations import INT64_MIN
-from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
 
 
@@ -68,8 +67,6 @@ class SessionUpkeep:
 class SessionEngine(SessionUpkeep):
     """Engine of sessions, for `OnClose`, `OnUpdate` and `Complete`."""
 
-    on_host = True  # large batches are cut
-
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
         self.bounds = self.logic.bounds
@@ -78,28 +75,27 @@ class SessionEngine(SessionUpkeep):
         self.keeps_all = isinstance(plan.spec.emit, Complete)
         mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
         self.driver = SessionDriver(mode, reopens=bool(self.bounds.lateness))
-        at_once = self.closes and not self.bounds.lateness  # what closes is evicted
-        self.cuts = self.on_host and at_once and not (rule.per_key or plan.keeps_rows)
-        # Only limits read the state after each batch.
-        self.tables = self.cuts and plan.spec.limits == Limits() and not plan.layout.uses_heap
 
     def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
-        closes_by = logic.rule.closing_progress(progress, after)
-        if self.cuts and not logic.in_order(each):
-            parted = self._in_parts(state, kept, code, closes_by) if is_oversized(len(kept)) else None
-            if parted is not None:
-                return Step(parted[0], after, parted[1], drops)
-            if self.tables and len(kept):
-                state, tabled = logic.tabled(state, kept, code)
-                if tabled:
-                    state, results = self._emitted(state, None, closes_by)
-                    return Step(state, after, results, drops)
-        state, trace, _, _, late = logic.merged(state, kept, code, each)
-        merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
+        return self._with_rows(state, kept, code, each, after, logic.rule.closing_progress(progress, after), drops)
+
+    def _with_rows(
+        self,
+        state: OpenSessions,
+        kept: TimedRows,
+        code: np.ndarray,
+        each: int | np.ndarray,
+        after: Progress,
+        closes_by: Progress,
+        drops: Drops,
+    ) -> Step[OpenSessions]:
+        """Step of a batch, of which these rows are not late: keys `code`, tested against the watermark `each`."""
+        state, trace, _, _, late = self.logic.merged(state, kept, code, each)
+        merges = self.logic.merges(state.keys, trace.bridges) if trace is not None else ()
         return self._stepped(state, trace, after, closes_by, drops + late, merges)
 
     def _stepped(
@@ -120,48 +116,6 @@ class SessionEngine(SessionUpkeep):
         state, results = self._emitted(state, trace, closes_by)
         return Step(state, after, results, drops, merges)
 
-    def _in_parts(
-        self, state: OpenSessions, kept: TimedRows, code: np.ndarray, closes_by: Progress
-    ) -> tuple[OpenSessions, list[pa.RecordBatch]] | None:
-        """State with these rows, and the results, of a batch that is cut where sessions close that its later rows
-        cannot reach; None where there are no such sessions. All sessions are emitted at the end, in order, and no key
-        leaves before.
-        """
-        logic, upto = self.logic, self.bounds.evicting(closes_by.watermark)
-        gap = logic.gap if kept.gap is None else None
-        if gap is None:
-            return None
-        parts = parts_of(kept.time, lambda rest: min(upto, rest - 1), 2 * gap)
-        if len(parts) == 1:
-            return None
-        emitted = []
-        after = state
-        try:
-            for lo, hi, rest in parts:
-                after, closed = self._with_part(
-                    after, kept.part(lo, hi), code[lo:hi], upto if hi == len(kept) else min(upto, rest - 1)
-                )
-                emitted.append(closed)
-        except OverflowError:  # in a part; later rows of the batch may bring the sum back
-            return None
-        results = self._finish(after, [sorted_sessions(emitted)])
-        return (logic.with_fewer_keys(after) if results else after), results
-
-    def _with_part(
-        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, upto: int
-    ) -> tuple[OpenSessions, SessionBatch]:
-        """State with the rows of a part, without the sessions that end by `upto`; and these. All keys stay."""
-        logic, tabled = self.logic, False
-        if self.tables:
-            state, tabled = logic.tabled(state, rows, code)
-        if not tabled:
-            state = logic.merged(state.without_table(), rows, code, INT64_MIN)[0]
-        if state.table is not None:
-            closed, table = state.table.closed(upto)
-            return state.with_table(table), closed
-        closed, sessions = state.sessions.close(upto)
-        return replace(state, sessions=sessions), closed
-
     def advance(self, state: OpenSessions, progress: Progress) -> Step[OpenSessions]:
         progress = self.logic.rule.followed(progress, progress)
         state, results = self._emitted(state, None, progress)
@@ -173,9 +127,6 @@ class SessionEngine(SessionUpkeep):
         if self.keeps_all:
             return state, []
         logic = self.logic
-        if state.table is not None:  # it holds all sessions, which are evicted as they close
-            after, closed = logic.evicted(state, progress)
-            return after, self._finish(state, [closed])
         closing = self.bounds.closing(progress.watermark)
         at = SessionFrontier(state.emitted, closing, logic.evicts_until(state, progress))
         sessions, emitted, evicted = self.driver.step(state.sessions, trace, at)
