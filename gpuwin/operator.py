@@ -25,7 +25,7 @@ from gpuwin.device.choice import device_of_plan, resolve_device
 from gpuwin.engines.results import as_table as result_table
 from gpuwin.engines.results import merges_schema
 from gpuwin.engines.step import EngineStart, RunningWindows
-from gpuwin.errors import LimitExceeded, SpecificationError
+from gpuwin.errors import GpuwinError, LimitExceeded, SpecificationError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.ingest import as_table
 from gpuwin.planning.plan import Plan, plan_of, provisional_schema
@@ -94,7 +94,8 @@ class WindowOperator:
         entered = windows.names().sizes()
         try:
             after, table = self._applied(plan, windows, running, data, source)
-        except BaseException:
+        except BaseException as error:
+            _note_accumulations(error, self._spec)
             names = None
             with suppress(MemoryError):  # keys and texts that no row has take room, and harm nothing
                 names = windows.names().back_to(entered)
@@ -326,8 +327,12 @@ class WindowOperator:
             self._running = replace(running, progress=progress, finished=ended)
             return self.output_schema.empty_table()
         windows = running.windows if running.windows is not None else self._engine.begin(running.progress)
-        step = windows.advance(progress)
-        table = result_table(self._plan, step.results)
+        try:
+            step = windows.advance(progress)
+            table = result_table(self._plan, step.results)
+        except Exception as error:
+            _note_accumulations(error, self._spec)
+            raise
         after = replace(running, progress=step.progress, windows=step.state, finished=ended)
         self._running = after if ended else self._spilled(step.state, after)
         return table
@@ -360,6 +365,15 @@ class WindowOperator:
                     f"{limits.max_state_bytes}; nothing of it was applied"
                 )
         return after
+
+
+def _note_accumulations(error: BaseException, spec: Specification) -> None:
+    """Names the accumulations of a specification in an error that is none of gpuwin's own: compiled code has no line of
+    the user's in its traceback.
+    """
+    found = [f"{name!r} ({a.accumulation.name})" for name, a in spec.aggregates.items() if a.accumulation is not None]
+    if found and isinstance(error, Exception) and not isinstance(error, GpuwinError):
+        error.add_note(f"It may come from add, merge or result of {', '.join(found)}. The state is as it was before.")
 
 
 def _state_bytes(windows: RunningWindows[Any], running: Running) -> int:
