@@ -218,6 +218,27 @@ def growth() -> list[str]:
     ]
 
 
+def restarts() -> list[str]:
+    lines = [
+        "### A restart with much state",
+        "",
+        "Seconds from `start()` on a checkpoint with this many groups to the end of a batch of 1,000 rows, in a new",
+        "process that has run a small query of the same kind: the best of the runs. `local[2]`, append mode, sums,",
+        "counts and maxima; each side's checkpoint of its own making, on a local disk. RocksDB opens its files where",
+        "the HDFS-backed store reads all groups; gpuwin reads all, of either. Sizes are those of the checkpoint. The",
+        "load before is what the line before left. Written by `benchmarks/spark_restart.py`.",
+        "",
+        "| window | groups | state store | plain Spark | gpuwin | ratio | state, MiB | gpuwin's, MiB | runs | load |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in sorted(read("spark_restart").values(), key=lambda r: float(r["ratio"])):
+        seconds = " | ".join(f"{r[side]['best']:.2f}" for side in ("plain", "gpuwin"))
+        size = " | ".join(f"{r[side]['state_bytes'] / 2**20:.0f}" for side in ("plain", "gpuwin"))
+        about = f"{r['shape']} | {r['groups']:,} | {r['provider']}"
+        lines.append(f"| {about} | {seconds} | {r['ratio']:.1f} | {size} | {r['repeat']} | {r['load_before']} |")
+    return lines
+
+
 #: What the soak measures -> how the page names it, and its unit.
 SOAKED = {
     "batch_ms": ("a batch", "ms"),
@@ -398,6 +419,7 @@ def main() -> None:
         partitions(),
         predictions(),
         growth(),
+        restarts(),
         soak(),
         kernels(),
         shapes(),
