@@ -40,6 +40,7 @@ from gpuwin.vocabulary.watermarks import (
     SystemClock,
 )
 from gpuwin.vocabulary.windows import (
+    CalendarWindow,
     CumulativeWindow,
     GlobalWindow,
     InheritedWindow,
@@ -106,6 +107,7 @@ def _no_such(name: str) -> AttributeError:
 
 __all__ = [
     "BoundedOutOfOrderness",
+    "CalendarWindow",
     "Complete",
     "CumulativeWindow",
     "DeviceError",

@@ -14,7 +14,7 @@ from gpuwin.planning.plan import Plan
 from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, OnUpdate, Trigger
-from gpuwin.vocabulary.windows import SessionWindow
+from gpuwin.vocabulary.windows import CalendarWindow, SessionWindow
 from gpuwin_kernels.cpu.raising import may_raise
 from gpuwin_kernels.layout import CellColumn
 
@@ -64,6 +64,8 @@ def cpu_only(plan: Plan) -> str | None:
 
         if order_matters(spec) or serves(spec, plan):
             return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
+    if isinstance(spec.window, CalendarWindow):
+        return "windows of a calendar have no CUDA kernel"
     if isinstance(spec.emit, OnChange) or keeps_ledger(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
     return next(filter(None, map(_merge_on_cpu_only, plan.layout.columns)), None)

@@ -13,8 +13,10 @@ from datetime import timedelta
 
 import numpy as np
 
+from gpuwin.calendar import DAY_US, Calendar
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.windows import (
+    CalendarWindow,
     CumulativeWindow,
     GlobalWindow,
     InheritedWindow,
@@ -37,9 +39,9 @@ class WindowGrid:
 
     Sliding (and tumbling): window k covers the panes [k*panes_per_slide, k*panes_per_slide + panes_per_window); where a
     slide is longer than a window, panes lie in a gap between windows. Cumulative: window k ends with pane k, and begins
-    where its period of panes_per_window panes does; it slides by one pane. Endless: the global window, number 0, is one
-    pane, and its bounds are the ends of int64. Inherited: a row's pane and window are the end of the window that it
-    carries, in microseconds; the start is part of the key.
+    where its period of panes_per_window panes does; it slides by one pane. Of a calendar: pane and window k are its
+    period k. Endless: the global window, number 0, is one pane, and its bounds are the ends of int64. Inherited: a
+    row's pane and window are the end of the window that it carries, in microseconds; the start is part of the key.
     """
 
     panes_per_window: int
@@ -49,6 +51,7 @@ class WindowGrid:
     origin: int = 0  # microseconds, not negative
     endless: bool = False
     inherited: bool = False
+    calendar: Calendar | None = None
 
     def __post_init__(self) -> None:
         if self.panes_per_window < 1 or self.panes_per_slide < 1 or self.width < 1:
@@ -66,6 +69,8 @@ class WindowGrid:
         if isinstance(window, CumulativeWindow):
             size, step = _micros(window.size), _micros(window.step)
             return WindowGrid(size // step, 1, cumulative=True, width=step, origin=_micros(window.offset) % size)
+        if isinstance(window, CalendarWindow):
+            return WindowGrid(1, 1, width=DAY_US, calendar=Calendar.of(window))
         if isinstance(window, GlobalWindow):
             return WindowGrid(1, 1, endless=True)
         if isinstance(window, InheritedWindow):
@@ -101,6 +106,8 @@ class WindowGrid:
         """Panes of times, int64[n] (times int64[n], microseconds; for inherited windows, the window ends)."""
         if self.endless:
             return np.zeros(len(time), np.int64)
+        if self.calendar is not None:
+            return self.calendar.numbers(time)
         if self.origin and len(time) and int(time.min()) < INT64_MIN + self.origin:  # time - origin would leave int64
             whole, rest = divmod(self.origin, self.width)
             pane = time // self.width - (time % self.width < rest)
@@ -115,7 +122,7 @@ class WindowGrid:
         """Whether the panes of all times in [oldest, newest] are floor((time - origin) / width), and these times no
         more than half of int64 apart: kernels then find the panes of `panes` by themselves.
         """
-        if self.endless or self.inherited or self.width == 1:
+        if self.endless or self.inherited or self.calendar is not None or self.width == 1:
             return False
         return oldest >= INT64_MIN + self.origin + self.width and newest - oldest < 1 << 62
 
@@ -185,6 +192,8 @@ class WindowGrid:
             return INT64_MIN
         if self.inherited:
             return watermark
+        if self.calendar is not None:
+            return int(self.calendar.numbers(np.array([watermark]))[0]) - 1
         ended = (watermark - self.origin) // self.width  # panes before this one end at or before the watermark
         last = ended - 1 if self.cumulative else (ended - self.panes_per_window) // self.panes_per_slide
         return max(last, INT64_MIN)
@@ -205,10 +214,14 @@ class WindowGrid:
 
     def start_of(self, window: int) -> int:
         """Start of a window, microseconds."""
+        if self.calendar is not None:
+            return int(self.calendar.starts(np.array([window]))[0])
         return _saturated(self.origin + self.first_pane(window) * self.width)
 
     def end_of(self, window: int) -> int:
         """End of a window, microseconds, exclusive."""
+        if self.calendar is not None:
+            return self.start_of(window + 1)
         return _saturated(self.origin + (self.last_pane(window) + 1) * self.width)
 
     def starts(self, window: np.ndarray) -> np.ndarray:
@@ -235,6 +248,8 @@ class WindowGrid:
         """Starts of the panes `number * step + ahead`, int64[n], microseconds."""
         if not len(number):
             return number
+        if self.calendar is not None:
+            return self.calendar.starts(number * step + ahead)
         least = -((((self.origin - INT64_MIN) // self.width) + ahead) // step)
         most = ((INT64_MAX - self.origin) // self.width - ahead) // step
         few = len(number) < tuning.SPLIT_ROWS

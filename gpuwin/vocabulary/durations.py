@@ -50,7 +50,8 @@ def _parse(text: str) -> int:
         unit = word if word in _MICROS else word.removesuffix("s")
         if unit in _CALENDAR:
             raise SpecificationError(
-                f"{text!r}: a {unit} has no fixed length; write it in days (a month in Spark's watermark is 31 days)"
+                f"{text!r}: a {unit} has no fixed length; write it in days (a month in Spark's watermark is 31 days), "
+                "or, of windows, gw.CalendarWindow(size, timezone)"
             )
         if unit not in _MICROS:
             raise SpecificationError(f"{text!r}: unknown unit {word!r}; units are {', '.join(_MICROS)}")

@@ -38,6 +38,7 @@ _PARTS: Final = {
     "SlidingWindow": "Hop HopWindow HoppingWindow SlidingWindows SlidingWindower SlidingEventTimeWindows "
     "SlidingTimeWindow Sliding Hopping hop hopping sliding",
     "CumulativeWindow": "Cumulate CumulateWindow cumulate",
+    "CalendarWindow": "CalendarWindows date_trunc dateTrunc toStartOfMonth toStartOfDay",
     "SessionWindow": "Session Sessions SessionWindows SessionWindower EventTimeSessionWindows session session_window",
     "GlobalWindow": "GlobalWindows",
     "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness",

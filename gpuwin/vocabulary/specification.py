@@ -39,7 +39,8 @@ class Specification:
     """Keys, windows, aggregates, watermark and emission of an aggregation. Immutable, picklable, and checked when it is
     made. Users write it as `gw.WindowedAggregation`.
 
-    window: `TumblingWindow`, `SlidingWindow`, `CumulativeWindow`, `SessionWindow`, `GlobalWindow`, `InheritedWindow`.
+    window: `TumblingWindow`, `SlidingWindow`, `CumulativeWindow`, `CalendarWindow`, `SessionWindow`, `GlobalWindow`,
+    `InheritedWindow`.
     aggregates: name of an output column -> `gw.count()`, `gw.sum("amount")`, ...
     keys: column names; none makes the whole stream one group. Null is a key of its own.
     time: the column with the time of a row: Arrow timestamp of any unit and zone, or date. Not needed with

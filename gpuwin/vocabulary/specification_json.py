@@ -38,6 +38,7 @@ from gpuwin.vocabulary.watermarks import (
     SystemClock,
 )
 from gpuwin.vocabulary.windows import (
+    CalendarWindow,
     Column,
     CumulativeWindow,
     GlobalWindow,
@@ -51,7 +52,8 @@ FORMAT: Final = 1
 _PARTS: Final[dict[str, type[Any]]] = {
     part.__name__: part
     for part in (
-        *(TumblingWindow, SlidingWindow, CumulativeWindow, SessionWindow, GlobalWindow, InheritedWindow, Column),
+        *(TumblingWindow, SlidingWindow, CumulativeWindow, CalendarWindow, SessionWindow, GlobalWindow),
+        *(InheritedWindow, Column),
         *(BoundedOutOfOrderness, EventClock, SystemClock, ExplicitWatermark, MultipleInputs),
         *(OnClose, OnUpdate, Complete, OnChange, EveryRow, Every, EveryEventTime, EveryRows, Trigger),
         *(KeepLast, KeepNear, KeepWithin, Aggregate, Semantics, Limits),

@@ -1,9 +1,12 @@
-"""Windows: six shapes, each a frozen description without behaviour. Intervals are half-open, `[start, end)`."""
+"""Windows: seven shapes, each a frozen description without behaviour. Intervals are half-open, `[start, end)`."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.durations import Duration, as_timedelta
@@ -82,6 +85,73 @@ class CumulativeWindow:
             raise SpecificationError(f"CumulativeWindow: step {self.step} must divide size {self.size}")
 
 
+_CALENDAR: Final = re.compile(r"([0-9]{1,4})? *(day|week|month|quarter|year)s?")
+
+
+@dataclass(frozen=True)
+class CalendarWindow:
+    """Windows of whole days, weeks, months, quarters or years of a time zone, one after the other.
+
+    size: "1 day", "2 weeks", "month", "1 quarter", "1 year". timezone: a name such as "Europe/Berlin", whatever zone
+    the time column has. starting: the first day of one of the windows, a `date` or its ISO text; that of months,
+    quarters and years is at most the 28th. By default 1 January 1970, and of weeks the Monday after.
+
+    Raises SpecificationError for another size, and for a time zone that is not known.
+    """
+
+    size: str
+    timezone: str = "UTC"
+    starting: str | date = ""
+
+    def __post_init__(self) -> None:
+        written = _CALENDAR.fullmatch(self.size.strip().lower()) if isinstance(self.size, str) else None
+        count = 0 if written is None else int(written[1] or 1)
+        if written is None or count < 1:
+            raise SpecificationError(
+                f'CalendarWindow.size is a number of days, weeks, months, quarters or years ("1 month"), not '
+                f"{self.size!r}; what has hours is gw.TumblingWindow"
+            )
+        unit = written[2]
+        object.__setattr__(self, "size", f"{count} {unit}{'s' * (count > 1)}")
+        _check_timezone(self.timezone)
+        starting = _day(self.starting or ("1970-01-05" if unit == "week" else "1970-01-01"))
+        if unit not in ("day", "week") and starting.day > 28:
+            raise SpecificationError(
+                f"CalendarWindow.starting is {starting}, and not every month has a day {starting.day}: take the 28th "
+                "or an earlier one"
+            )
+        object.__setattr__(self, "starting", starting.isoformat())
+
+    @property
+    def parts(self) -> tuple[int, str]:
+        """Number and unit of the size: (2, "week")."""
+        count, unit = self.size.split()
+        return int(count), unit.removesuffix("s")
+
+
+def _check_timezone(name: object) -> None:
+    try:
+        known = isinstance(name, str) and bool(name) and (name == "UTC" or ZoneInfo(name) is not None)
+    except (KeyError, OSError, ValueError):  # a name that is not found, or cannot be one
+        known = False
+    if not known:
+        raise SpecificationError(
+            f"CalendarWindow.timezone {name!r} is not known here: it is a name such as 'Europe/Berlin', and its rules "
+            "come with the system or with pip install tzdata"
+        )
+
+
+def _day(value: object) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return date(value.year, value.month, value.day)
+    try:
+        if isinstance(value, str):
+            return date.fromisoformat(value)
+    except ValueError:
+        pass
+    raise SpecificationError(f"CalendarWindow.starting is a date, or text such as '2024-04-01', not {value!r}")
+
+
 @dataclass(frozen=True)
 class SessionWindow:
     """Windows of rows of a key that follow each other within a `gap`: a duration, or a column with the gap of each row.
@@ -113,4 +183,6 @@ class InheritedWindow:
     """
 
 
-Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow | GlobalWindow | InheritedWindow
+Window = (
+    TumblingWindow | SlidingWindow | CumulativeWindow | CalendarWindow | SessionWindow | GlobalWindow | InheritedWindow
+)

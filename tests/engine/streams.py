@@ -28,22 +28,22 @@ class Options:
     def oracle(self) -> Oracle:
         return (ChangeOracle if self.more.get("emit") == "change" else Oracle)(self.shape, **self.more)
 
-    def firing(self, phase: str) -> gw.EveryRows | gw.EveryEventTime | None:
+    def firing(self, phase: str, unit: timedelta) -> gw.EveryRows | gw.EveryEventTime | None:
         if step := self.more.get(f"{phase}_time"):
-            return gw.EveryEventTime(timedelta(seconds=step))
+            return gw.EveryEventTime(step * unit)
         return gw.EveryRows(self.more[phase]) if self.more.get(phase) else None
 
-    def spec(self) -> gw.WindowedAggregation:
+    def spec(self, unit: timedelta = timedelta(seconds=1)) -> gw.WindowedAggregation:
         get = self.more.get
         kind = self.shape[0]
-        size = [timedelta(seconds=s) for s in self.shape[1:]]
+        size = [s * unit for s in self.shape[1:]]
         emits: dict[str, Any] = {
             "close": gw.OnClose(),
             "update": gw.OnUpdate(),
             "complete": gw.Complete(),
             "change": gw.OnChange(),
             "every row": gw.EveryRow(),
-            "rows": gw.Trigger(early=self.firing("early"), late=self.firing("late")),
+            "rows": gw.Trigger(early=self.firing("early", unit), late=self.firing("late", unit)),
         }
         windows: dict[str, Any] = {
             "sliding": lambda: gw.SlidingWindow(*size),
@@ -63,8 +63,8 @@ class Options:
                 "high": gw.max("value"),
                 "all": gw.collect_list("value"),
             },
-            watermark=gw.BoundedOutOfOrderness(timedelta(seconds=get("delay", 0))),
-            allowed_lateness=timedelta(seconds=get("lateness", 0)),
+            watermark=gw.BoundedOutOfOrderness(get("delay", 0) * unit),
+            allowed_lateness=get("lateness", 0) * unit,
             emit=emits[get("emit", "close")],
             accumulation=get("accumulation", "accumulating"),
             semantics=gw.Semantics(

@@ -62,6 +62,11 @@ SPECIFICATIONS = {
         keys=["k.`1"],
         time="ts",
     ),
+    "weeks of a time zone": gw.WindowedAggregation(
+        window=gw.CalendarWindow("1 week", "Asia/Kathmandu"),
+        aggregates={"n": gw.count(), "most": gw.max("v")},
+        **COMMON,
+    ),
     "a watermark per key": gw.WindowedAggregation(
         window=gw.TumblingWindow("1 minute"),
         aggregates={"n": gw.count(), "in order": gw.collect_list("v"), "last": gw.last("v")},

@@ -140,7 +140,7 @@ SPECIFICATIONS = {
         **KEYED,
     ),
     "days": gw.WindowedAggregation(
-        window=gw.TumblingWindow("7 days"),
+        window=gw.CalendarWindow("1 week", "America/New_York"),
         keys=["k.`1"],
         time="day",
         aggregates={"n": gw.count(), "first": gw.first("place")},
