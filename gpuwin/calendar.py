@@ -52,12 +52,12 @@ class Calendar:
             return time
         ends = np.array(ends_of(time))
         low, high = self._of_dates(ends)
-        if high - low <= _TABLE:
-            known = np.arange(low - 1, high + 2)  # no zone is a day from UTC
+        if high - low <= _TABLE:  # no zone is a day from UTC
+            known, starts = _between(self, int(low) - 1, int(high) + 1)
         else:
             dates = np.unique(self._of_dates(time))
             known = np.unique(np.concatenate([dates - 1, dates, dates + 1]))
-        starts = self._table(known)
+            starts = self._table(known)
         first, last = np.searchsorted(starts, ends, side="right") - 1
         if first == last:
             return np.full(len(time), known[first])
@@ -70,7 +70,7 @@ class Calendar:
             return number
         low, high = ends_of(number)
         if high - low <= _TABLE:
-            return np.asarray(self._table(np.arange(low, high + 1))[number - low])
+            return np.asarray(_between(self, low, high)[1][number - low])
         known, place = np.unique(number, return_inverse=True)
         return np.asarray(self._table(known)[place])
 
@@ -98,6 +98,28 @@ class Calendar:
         ahead = first - first.astype("datetime64[M]")
         month = number * self.months + int(first.astype("datetime64[M]").astype(np.int64))
         return np.asarray((month.view("datetime64[M]").astype("datetime64[D]") + ahead).astype(np.int64))
+
+
+@lru_cache(64)
+def _between(calendar: Calendar, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Periods from `low` to `high`, int64[n], and their starts. Batches ask for the same ones again and again."""
+    known = np.arange(low, high + 1)
+    starts = calendar._table(known)
+    for shared in (known, starts):
+        shared.flags.writeable = False
+    return known, starts
+
+
+@lru_cache(1 << 10)
+def number_at(calendar: Calendar, time: int) -> int:
+    """Period of one time, microseconds. Watermarks ask for the same one several times in a batch."""
+    return int(calendar.numbers(np.array([time]))[0])
+
+
+@lru_cache(1 << 10)
+def start_of(calendar: Calendar, number: int) -> int:
+    """Start of one period, microseconds; one that leaves int64 saturates."""
+    return int(calendar.starts(np.array([number]))[0])
 
 
 @lru_cache(1 << 16)

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from gpuwin.calendar import DAY_US, Calendar
+from gpuwin.calendar import DAY_US, Calendar, number_at, start_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.windows import (
     CalendarWindow,
@@ -193,7 +193,7 @@ class WindowGrid:
         if self.inherited:
             return watermark
         if self.calendar is not None:
-            return int(self.calendar.numbers(np.array([watermark]))[0]) - 1
+            return number_at(self.calendar, watermark) - 1
         ended = (watermark - self.origin) // self.width  # panes before this one end at or before the watermark
         last = ended - 1 if self.cumulative else (ended - self.panes_per_window) // self.panes_per_slide
         return max(last, INT64_MIN)
@@ -215,7 +215,7 @@ class WindowGrid:
     def start_of(self, window: int) -> int:
         """Start of a window, microseconds."""
         if self.calendar is not None:
-            return int(self.calendar.starts(np.array([window]))[0])
+            return start_of(self.calendar, window)
         return _saturated(self.origin + self.first_pane(window) * self.width)
 
     def end_of(self, window: int) -> int:

@@ -17,5 +17,5 @@ def check_room(windows: int, bytes_each: int) -> None:
         raise LimitExceeded(
             f"{windows:,} windows or more at once take more memory than this machine has ({memory:,} bytes); "
             "nothing was applied. Is a time far off, or the slide short for the size? Otherwise hand in fewer rows at "
-            "a time, use gw.OnChange(), or partition the stream by key"
+            "a time, emit by gw.OnChange() if you do not yet, or partition the stream by key"
         )
