@@ -34,6 +34,12 @@ def batch_of(stream: bytes) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
+def table_of(stream: bytes) -> pa.Table:
+    """Rows of an Arrow IPC stream, as a table."""
+    with pa.ipc.open_stream(stream) as reader:
+        return reader.read_all()
+
+
 def packed(parts: Mapping[str, bytes], metadata: Mapping[str, str], mark: bytes = b"") -> bytes:
     """Snapshot of these parts."""
     schema = pa.schema([("part", pa.string()), ("data", pa.large_binary())], metadata=dict(metadata))

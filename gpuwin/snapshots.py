@@ -21,7 +21,7 @@ from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running, bytes_of
-from gpuwin.snapshot_parts import as_bytes, batch_of, has_mark, intact, packed, stream_of, unpacked
+from gpuwin.snapshot_parts import as_bytes, batch_of, has_mark, intact, packed, stream_of, table_of, unpacked
 from gpuwin.vocabulary.specification import Specification
 
 FORMAT = "gpuwin snapshot"
@@ -151,7 +151,7 @@ def read_snapshot(
                 name.removeprefix("state."): batch_of(part) for name, part in parts.items() if name.startswith("state.")
             }
             windows = engine.load(saved) if saved else None
-        late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))
+        late = tuple(table_of(part) for name, part in parts.items() if name.startswith("late."))
         merges = tuple(batch_of(part) for name, part in parts.items() if name.startswith("merges."))
         if "batches" in parts:
             batches = pa.ipc.read_schema(pa.py_buffer(parts["batches"]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.batch.late_rows import kept, one_table
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.joins.batches import fitted
 from gpuwin.joins.keys import by_side
@@ -97,6 +98,24 @@ class JoinOperator:
         ended = replace(state.progress, watermark=INT64_MAX)
         return self._commit(replace(state, sides=sides, progress=ended, finished=True), found)
 
+    def late_rows(self) -> tuple[pa.Table, pa.Table]:
+        """Late rows of the left side and of the right since the last call, with `collect_late=True`; with the columns
+        of the input. Where batches differ in encodings, units or further columns, the types hold the values of all.
+        """
+        if not self._plan.collect_late:
+            raise SpecificationError(
+                "late rows are not kept: write WindowJoin(..., collect_late=True), or IntervalJoin(..., "
+                "collect_late=True); a HashJoin has none"
+            )
+        state = self._state
+        left, right = (
+            one_table(late) if late else pa.table({}) if schema is None else schema.empty_table()
+            for late, schema in zip(state.late, state.schemas, strict=True)
+        )
+        state = replace(state, late=((), ()), late_bytes=0)
+        self._state = replace(state, metrics=replace(state.metrics, state_bytes=memory_of(state)))
+        return left, right
+
     def _open_state(self) -> JoinState:
         if self._state.finished:
             raise SpecificationError("this join has finished: start another one")
@@ -156,10 +175,12 @@ class JoinOperator:
         columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
         rows = table.num_rows
         if plan.times is None:
-            came = _Came(np.zeros(rows, np.int64), np.ones(rows, bool), None, state.metrics)
+            came = _Came(np.zeros(rows, np.int64), np.ones(rows, bool), _NONE_LATE, None, state.metrics)
         else:
             bounds = (columns["window_start"],) if plan.carried else ()
             came = self._on_time(state, columns[plan.times[number]], bounds)
+            if plan.collect_late:
+                state = _with_late(state, number, table, came.late)
         keys = [columns[name] for name in plan.keys]
         whole = np.ones(rows, bool)
         for key in keys:
@@ -185,15 +206,16 @@ class JoinOperator:
             if known is not None:
                 timed &= known
         late, nowhere = self._fate(state, time)
+        late &= timed
         before = state.metrics
         counted = replace(
             before,
             rows_null_time=before.rows_null_time + int((~timed).sum()),
-            rows_late=before.rows_late + int((late & timed).sum()),
+            rows_late=before.rows_late + int(late.sum()),
             rows_unassigned=before.rows_unassigned + int((nowhere & timed).sum()),
         )
         newest = int(time[timed].max()) if timed.any() else None
-        return _Came(time, timed & ~late & ~nowhere, newest, counted)
+        return _Came(time, timed & ~late & ~nowhere, late, newest, counted)
 
     def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Late rows and rows in no window, bool[n] each."""
@@ -285,14 +307,27 @@ class JoinOperator:
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    """Rows of a batch: the time of each (int64[n]), those that are kept (bool[n]), the newest time, and the metrics in
-    which the others are counted.
+    """Rows of a batch: the time of each (int64[n]), those that are kept and those that are late (bool[n] each), the
+    newest time, and the metrics in which the others are counted.
     """
 
     time: np.ndarray
     kept: np.ndarray
+    late: np.ndarray
     newest: int | None
     metrics: JoinMetrics
+
+
+_NONE_LATE = np.zeros(0, bool)
+
+
+def _with_late(state: JoinState, number: int, table: pa.Table | pa.RecordBatch, which: np.ndarray) -> JoinState:
+    """State with these late rows (bool[n]) of a batch of one side, for `late_rows`."""
+    if not which.any():
+        return state
+    late = kept(state.late[number], table, [np.flatnonzero(which)])
+    both = (late, state.late[1]) if number == 0 else (state.late[0], late)
+    return replace(state, late=both, late_bytes=state.late_bytes + late[-1].nbytes)
 
 
 def _coded(state: JoinState, number: int, keys: list[pa.Array], whole: np.ndarray, at: np.ndarray) -> np.ndarray:

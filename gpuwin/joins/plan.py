@@ -41,6 +41,7 @@ class JoinPlan:
     output: OutputTimes | None  # of pairs; None: they have none that goes on with the watermark
     limits: Limits
     fingerprint: str  # of the specification: a snapshot belongs to one
+    collect_late: bool = False  # late rows are kept until they are asked for
     carried: bool = False  # rows bring their windows along, and have the last instants of these as their times
 
     def bound(self, watermark: int) -> int:

@@ -20,7 +20,8 @@ from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
 from gpuwin.progress import Progress
-from gpuwin.snapshot_parts import Unpacked, as_bytes, batch_of, intact, packed, stream_of, unpacked
+from gpuwin.running import bytes_of
+from gpuwin.snapshot_parts import Unpacked, as_bytes, batch_of, intact, packed, stream_of, table_of, unpacked
 from gpuwin.snapshots import is_of_aggregation, without_delays
 from gpuwin.state.sessions.session_state import SessionState
 
@@ -47,6 +48,8 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
         "keys_checked": state.keys_checked,
         "metrics": asdict(state.metrics),
     }
+    for name, late in zip(SIDE_NAMES, state.late, strict=True):
+        parts |= {f"{name}_late.{k}": stream_of(table) for k, table in enumerate(late)}
     if isinstance(state.sides, WindowSides):
         parts["sessions"] = stream_of(state.sides.sessions.to_arrow())
         scalars["closed"] = state.sides.closed
@@ -98,8 +101,14 @@ def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
     if isinstance(state.sides, WindowSides):
         sessions = SessionState.from_arrow(NO_COLUMNS, batch_of(parts["sessions"]))
         state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))
+    left, right = (
+        tuple(table_of(part) for name, part in parts.items() if name.startswith(f"{side}_late.") and plan.collect_late)
+        for side in SIDE_NAMES
+    )
     return replace(
         state,
+        late=(left, right),
+        late_bytes=bytes_of([*left, *right]),
         progress=plan.rule.restored(Progress(scalars["watermark"], sources=tuple(scalars["sources"]))),
         seq=scalars["seq"],
         finished=scalars["finished"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -86,6 +86,8 @@ def _check_parts(join: Any) -> None:
         raise SpecificationError(f"semantics is for example gw.Semantics.SPARK, not {join.semantics!r}")
     if not isinstance(join.limits, Limits):
         raise SpecificationError(f"limits is for example gw.Limits(max_state_bytes=1 << 30), not {join.limits!r}")
+    if not isinstance(getattr(join, "collect_late", False), bool):
+        raise SpecificationError(f"collect_late is True or False, not {join.collect_late!r}")
     if join.limits.max_open_windows is not None:
         raise SpecificationError(
             "Limits.max_open_windows counts the windows of an aggregation; a join is bounded by Limits.max_state_bytes"
@@ -153,7 +155,8 @@ class WindowJoin(_Join):
     in equal windows; they need no left_time and right_time. keys: none joins by window alone.
     how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
     lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
-    window, or only the "first" or "last" of each side by time (Bytewax's insert modes). semantics: `close`,
+    window, or only the "first" or "last" of each side by time (Bytewax's insert modes). collect_late: late rows are
+    kept for `late_rows()`. semantics: `close`,
     `session_close`, `session_touch`, `session_end`, `watermark_inclusive`, `watermark_precision`, `watermark_lag`,
     `watermark_start` and `restored_inputs` apply to a join.
     """
@@ -168,6 +171,7 @@ class WindowJoin(_Join):
     keep: Keep = "all"
     semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
     limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
+    collect_late: bool = field(default=False, repr=False)  # no part of the fingerprint: it may change at a restore
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys, least=0))
@@ -220,6 +224,7 @@ class WindowJoin(_Join):
             output=output,
             limits=self.limits,
             fingerprint=_fingerprint(self),
+            collect_late=self.collect_late,
             carried=carried,
         )
 
@@ -229,7 +234,7 @@ class IntervalJoin(_Join):
     """Join of rows of equal keys with `lower <= right time - left time <= upper`, emitted as soon as both have come.
 
     Rows without a partner ("left", "right", "full") follow once the watermark says that none can come. A row older than
-    the watermark is late.
+    the watermark is late, and kept for `late_rows()` with `collect_late`.
     """
 
     keys: Sequence[str]
@@ -242,6 +247,7 @@ class IntervalJoin(_Join):
     watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
     semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
     limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
+    collect_late: bool = field(default=False, repr=False)  # no part of the fingerprint: it may change at a restore
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
@@ -267,6 +273,7 @@ class IntervalJoin(_Join):
             output=OutputTimes.of_interval(lower, upper),
             limits=self.limits,
             fingerprint=_fingerprint(self),
+            collect_late=self.collect_late,
         )
 
 

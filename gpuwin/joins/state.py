@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from gpuwin.batch.late_rows import LateRows
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.windows import WindowSides
 from gpuwin.progress import BEFORE_TIME, Progress
@@ -41,13 +42,15 @@ class JoinState:
     progress: Progress = BEFORE_TIME  # of two inputs, the left side and the right
     seq: int = 0
     finished: bool = False
+    late: tuple[LateRows, LateRows] = ((), ())  # of the left side and the right, that nobody has asked for yet
+    late_bytes: int = 0
     metrics: JoinMetrics = field(default_factory=JoinMetrics)
 
 
 def memory_of(state: JoinState) -> int:
-    """Bytes of memory: the rows of both sides, open sessions, and keys."""
+    """Bytes of memory: the rows of both sides, open sessions, keys, and late rows that nobody has asked for yet."""
     sides = state.sides
-    size = memory_of_rows(sides.left) + memory_of_rows(sides.right) + state.keys.nbytes
+    size = memory_of_rows(sides.left) + memory_of_rows(sides.right) + state.keys.nbytes + state.late_bytes
     return size + memory_of_sessions(sides.sessions) if isinstance(sides, WindowSides) else size
 
 

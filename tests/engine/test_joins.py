@@ -512,3 +512,52 @@ def test_a_late_left_row_of_a_left_join_is_counted_only() -> None:
     assert op.process(left=side("a", 500)).num_rows == 0
     assert op.metrics.rows_late == 1
     assert op.finish().num_rows == 0
+
+
+LATE = [
+    IntervalJoin(["k"], "t", "t", "0 seconds", "1 minute", "left"),
+    WindowJoin(TumblingWindow("1 minute"), ["k"], "t", "t"),
+    WindowJoin(SessionWindow("1 minute"), ["k"], "t", "t", how="cogroup"),
+]
+
+
+@pytest.mark.parametrize("join", LATE, ids=lambda join: f"{type(join).__name__} {getattr(join, 'window', '')}")
+def test_late_rows_are_kept_as_they_came(join: Any) -> None:
+    def side(key: int, *times: int | None) -> pa.Table:
+        return pa.table({"t": pa.array(times, pa.timestamp("s")), "more": ["x"] * len(times), "k": [key] * len(times)})
+
+    join = replace(join, collect_late=True)
+    op = join.start()
+    assert op.late_rows() == (pa.table({}), pa.table({}))
+    op.process(left=side(1, 1000), right=side(1, 1000))
+    op.process(left=side(2, 900, None, 500, 1001), right=side(3, 1002))
+    empty = op.metrics.state_bytes
+    op.process(right=side(4, 100))
+    assert op.metrics.rows_late == 3
+    assert op.metrics.state_bytes > empty
+    with pytest.raises(SchemaError):
+        op.process(left=side(5, 10), right=pa.table({"t": pa.array([1], pa.timestamp("s"))}))
+    restored = join.restore(data := op.snapshot())
+    for one in (op, restored):
+        left, right = one.late_rows()
+        assert left.to_pylist() == side(2, 900, 500).to_pylist()
+        assert right.to_pylist() == side(4, 100).to_pylist()
+        assert [late.num_rows for late in one.late_rows()] == [0, 0]
+        assert one.late_rows()[0].schema == left.schema
+    assert restored.metrics.state_bytes < empty + 1
+    plain = replace(join, collect_late=False).restore(data)
+    assert plain.finish().equals(op.finish())
+    with pytest.raises(SpecificationError, match="collect_late=True"):
+        plain.late_rows()
+
+
+def test_late_rows_count_for_the_limit() -> None:
+    rows = pa.table({"k": [1], "t": pa.array([1000], pa.timestamp("s"))})
+    late = pa.table({"k": [1] * 5000, "t": pa.array([1] * 5000, pa.timestamp("s"))})
+    op = replace(LATE[1], collect_late=True, limits=Limits(max_state_bytes=50_000)).start()
+    op.process(left=rows, right=rows)
+    with pytest.raises(LimitExceeded):
+        op.process(left=late)
+    assert [one.num_rows for one in op.late_rows()] == [0, 0]
+    assert op.process(left=late.slice(0, 10)).num_rows == 0
+    assert op.late_rows()[0].num_rows == 10
