@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.joins.kernels import CPU, JoinKernels
-from gpuwin.joins.side import Found, Side, shifted
+from gpuwin.joins.side import Alone, Found, Side, shifted
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
@@ -32,6 +32,7 @@ class IntervalLogic:
     upper: int | None
     keep_left: bool
     keep_right: bool
+    alone: Alone | None = None
     kernels: JoinKernels = field(default=CPU, repr=False, compare=False)
 
     def empty(self, left: Side, right: Side) -> Sides:
@@ -62,17 +63,27 @@ class IntervalLogic:
                 self.keep_right,
                 self.keep_left,
             )
+        semi = self.alone == "semi"
         found: list[Found] = []
         met, partners = [], []
         least, most = self._span(rows.time, lower, upper)
         for number, who, position in other.partners(rows, least, most, self.kernels):
-            theirs = other.plain(other.runs[number].take(position))
-            found.append(_found(mine.plain(rows.take(who)), theirs, len(who), is_left))
+            run = other.runs[number]
+            if self.alone is None:
+                theirs = other.plain(run.take(position))
+                found.append(_found(mine.plain(rows.take(who)), theirs, len(who), is_left))
+            elif semi and not is_left:
+                first = np.unique(position)
+                first = first[run.marks()[first] == 0]
+                found.append(Found(other.plain(run.take(first)), None, len(first)))
             met.append(who)
             partners.append((number, position))
-        if keep_mine and met:
+        if met and semi and is_left:
+            some = np.unique(np.concatenate(met))
+            found.append(Found(mine.plain(rows.take(some)), None, len(some)))
+        if (keep_mine or (semi and is_left)) and met:
             rows = rows.with_marks(np.concatenate(met))
-        if keep_other:
+        if keep_other or (semi and not is_left):
             other = other.marked(partners)
         if keep_mine:
             found += [_found(mine.plain(v), None, len(v[0]), is_left) for v in mine.unmatched_at_once(rows)]

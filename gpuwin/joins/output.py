@@ -30,18 +30,27 @@ class JoinOutput:
 
     @classmethod
     def of(
-        cls, left: pa.Schema, right: pa.Schema, keys: Sequence[str], zone: str | None, *, windowed: bool, cogroup: bool
+        cls,
+        left: pa.Schema,
+        right: pa.Schema,
+        keys: Sequence[str],
+        zone: str | None,
+        *,
+        windowed: bool,
+        cogroup: bool,
+        left_alone: bool = False,
     ) -> JoinOutput:
-        """Output of two schemas. A key has its name once. A column of the right side whose name is taken gets `_right`
-        appended, and one of the left side that is called like a window bound gets `_left`, until the name is free.
+        """Output of two schemas, or of the left one alone. A key has its name once. A column of the right side whose
+        name is taken gets `_right` appended, and one of the left side that is called like a window bound gets `_left`,
+        until the name is free.
         """
         fields = [pa.field(name, left.field(name).type) for name in keys]
         if windowed:
             bound = pa.timestamp("us", zone)
             fields += [pa.field("window_start", bound), pa.field("window_end", bound)]
         rest = []
-        for schema, suffix in ((left, "_left"), (right, "_right")):
-            columns = [i for i, name in enumerate(schema.names) if name not in keys]
+        for schema, suffix, shown in ((left, "_left", True), (right, "_right", not left_alone)):
+            columns = [i for i, name in enumerate(schema.names) if shown and name not in keys]
             rest.append(tuple(columns))
             for i in columns:
                 name = schema.names[i]

@@ -91,4 +91,12 @@ def output_of(plan: JoinPlan, schemas: tuple[pa.Schema | None, pa.Schema | None]
     if plan.times is not None and plan.times[0] in left.names:
         type_ = left.field(plan.times[0]).type
         zone = type_.tz if pa.types.is_timestamp(type_) else None
-    return JoinOutput.of(left, right, plan.keys, zone, windowed=plan.windowed, cogroup=plan.cogroup)
+    return JoinOutput.of(
+        left,
+        right,
+        plan.keys,
+        zone,
+        windowed=plan.windowed,
+        cogroup=plan.cogroup,
+        left_alone=plan.logic.alone is not None,
+    )

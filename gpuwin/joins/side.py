@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,15 @@ def shifted(time: np.ndarray, by: int) -> np.ndarray:
     return moved
 
 
+Alone = Literal["semi", "anti"]
+"""Left rows that come out alone: those with a partner, each once, or those without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Pairs of rows; either side may be missing as a whole (the unmatched rows of an outer join)."""
+    """Pairs of rows; either side may be missing as a whole: of the unmatched rows of an outer join, and of a join that
+    gives out left rows alone.
+    """
 
     left: tuple[pa.Array, ...] | None
     right: tuple[pa.Array, ...] | None

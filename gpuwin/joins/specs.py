@@ -15,6 +15,7 @@ from gpuwin.grid import WindowGrid
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.operator import JoinOperator
 from gpuwin.joins.plan import JoinPlan, OutputTimes
+from gpuwin.joins.side import Alone
 from gpuwin.joins.snapshots import state_of
 from gpuwin.joins.windows import Keep, WindowLogic
 from gpuwin.progress import WatermarkRule
@@ -31,7 +32,7 @@ from gpuwin.vocabulary.windows import (
     Window,
 )
 
-How = Literal["inner", "left", "right", "full", "cogroup"]
+How = Literal["inner", "left", "right", "full", "semi", "anti", "cogroup"]
 SideWatermark = BoundedOutOfOrderness | ExplicitWatermark | EventClock
 _IN_ORDER = BoundedOutOfOrderness("0 seconds")
 
@@ -53,6 +54,15 @@ def _names(keys: Sequence[str], least: int = 1) -> tuple[str, ...]:
 def _check_how(how: str, allowed: Sequence[str], what: str = "how") -> None:
     if how not in allowed:
         raise SpecificationError(f"{what} is one of {', '.join(allowed)}, not {how!r}")
+
+
+def _outer(how: How) -> tuple[bool, bool]:
+    """Whether left rows without a partner come out, and right ones."""
+    return how in ("left", "full", "anti"), how in ("right", "full")
+
+
+def _alone(how: How) -> Alone | None:
+    return how if how in ("semi", "anti") else None
 
 
 def _rule(watermark: Any, semantics: Semantics) -> WatermarkRule:
@@ -153,10 +163,10 @@ class WindowJoin(_Join):
 
     window: with `InheritedWindow` rows bring their windows along, as the results of an operator upstream do, and meet
     in equal windows; they need no left_time and right_time. keys: none joins by window alone.
-    how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
-    lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
-    window, or only the "first" or "last" of each side by time (Bytewax's insert modes). collect_late: late rows are
-    kept for `late_rows()`. semantics: `close`,
+    how: "inner", "left", "right", "full", "semi", "anti", or "cogroup": one row per (key, window), with the columns of
+    both sides as lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all"
+    rows of a window, or only the "first" or "last" of each side by time (Bytewax's insert modes). collect_late: late
+    rows are kept for `late_rows()`. semantics: `close`,
     `session_close`, `session_touch`, `session_end`, `watermark_inclusive`, `watermark_precision`, `watermark_lag`,
     `watermark_start` and `restored_inputs` apply to a join.
     """
@@ -206,10 +216,10 @@ class WindowJoin(_Join):
             gap,
             s.session_touch,
             s.session_end == "last_event",
-            self.how in ("left", "full"),
-            self.how in ("right", "full"),
+            *_outer(self.how),
             self.how == "cogroup",
             self.keep,
+            _alone(self.how),
         )
         times = (str(self.left_time), str(self.right_time))
         output = None if isinstance(self.window, GlobalWindow) else OutputTimes(gap or 0 if logic.last_event else 0)
@@ -252,7 +262,7 @@ class IntervalJoin(_Join):
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
         _check_parts(self)
-        _check_how(self.how, ("inner", "left", "right", "full"))
+        _check_how(self.how, [how for how in get_args(How) if how != "cogroup"])
         _rule(self.watermark, self.semantics)
         object.__setattr__(self, "lower", as_timedelta(self.lower, "IntervalJoin.lower"))
         object.__setattr__(self, "upper", as_timedelta(self.upper, "IntervalJoin.upper"))
@@ -261,7 +271,7 @@ class IntervalJoin(_Join):
 
     def _plan(self) -> JoinPlan:
         lower, upper = _micros(self.lower, "lower"), _micros(self.upper, "upper")
-        logic = IntervalLogic(lower, upper, self.how in ("left", "full"), self.how in ("right", "full"))
+        logic = IntervalLogic(lower, upper, *_outer(self.how), _alone(self.how))
         return JoinPlan(
             tuple(self.keys),
             (self.left_time, self.right_time),
@@ -300,7 +310,7 @@ class HashJoin(_Join):
         if self.how == "cogroup":
             logic = WindowLogic(None, None, "merge", False, False, False, True, "all")
         else:
-            logic = IntervalLogic(None, None, self.how in ("left", "full"), self.how in ("right", "full"))
+            logic = IntervalLogic(None, None, *_outer(self.how), _alone(self.how))
         return JoinPlan(
             tuple(self.keys),
             None,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuwin.grid import WindowGrid
 from gpuwin.joins.kernels import CPU, JoinKernels
-from gpuwin.joins.side import Found, Side
+from gpuwin.joins.side import Alone, Found, Side
 from gpuwin.joins.spans import Spans, in_parts
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.state.rows.row_state import rows_of_windows, window_edges
@@ -79,7 +79,13 @@ class WindowLogic:
     keep_right: bool
     cogroup: bool
     keep: Keep
+    alone: Alone | None = None
     kernels: JoinKernels = field(default=CPU, repr=False, compare=False)
+
+    @property
+    def keeps(self) -> tuple[Keep, Keep]:
+        """Rows of each side that are paired. For left rows alone one partner says as much as all."""
+        return self.keep, "first" if self.alone is not None and self.keep == "all" else self.keep
 
     def empty(self, left: Side, right: Side) -> WindowSides:
         return WindowSides(left, right, SessionState.empty(NO_COLUMNS))
@@ -147,10 +153,10 @@ class WindowLogic:
             last = int(self.grid.windows_of(self.grid.panes(np.array([max(newest)])))[1][0])
             return self._close(sides, self.grid, last, INT64_MAX)
         members = []
-        for side in (sides.left, sides.right):
+        for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
             run = side.in_time(INT64_MIN, INT64_MAX)
             rows = np.arange(0 if run is None else len(run))
-            members.append(_members(run, rows, np.zeros(len(rows), np.int64), self.keep))
+            members.append(_members(run, rows, np.zeros(len(rows), np.int64), keep))
         found = [replace(f, window_start=None) for f in self._pair(sides, members)]
         return replace(sides, left=sides.left.evicted(INT64_MAX), right=sides.right.evicted(INT64_MAX)), found
 
@@ -169,7 +175,10 @@ class WindowLogic:
             )
             parts = in_parts(*met, tuning.JOIN_MEMBERS)
         for part in parts:
-            yield [_members(spans.run, *spans.listed(self.kernels), self.keep) for spans in part]
+            yield [
+                _members(spans.run, *spans.listed(self.kernels), keep)
+                for spans, keep in zip(part, self.keeps, strict=True)
+            ]
 
     def _close_sessions(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
         closing, sessions = sides.sessions.close(bound)
@@ -178,18 +187,18 @@ class WindowLogic:
         after = np.where(closing.last == INT64_MAX, INT64_MAX, closing.last + 1)
         members = []
         kept = []
-        for side in (sides.left, sides.right):
+        for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
             positions = rows_of_windows(side.runs, side.before, closing.code, closing.start, after)
             run = side.gathered(list(zip(side.runs, positions, strict=True)))
             kept.append(side.without(positions))
             if run is None:
-                members.append(_members(None, np.empty(0, np.int64), np.empty(0, np.int64), self.keep))
+                members.append(_members(None, np.empty(0, np.int64), np.empty(0, np.int64), keep))
                 continue
             lo, hi = window_edges(run.code, run.time, closing.code, closing.start, after)
             size = hi - lo
             window = np.repeat(np.arange(len(lo)), size)
             row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
-            members.append(_members(run, row, window, self.keep))
+            members.append(_members(run, row, window, keep))
         found = [
             replace(
                 f,
@@ -207,6 +216,9 @@ class WindowLogic:
             return self._groups(sides, left, right)
         groups = (left.code, left.window), (right.code, right.window)
         at_left, at_right = self.kernels.pair_groups(*groups, self.keep_left, self.keep_right)
+        if self.alone is not None:
+            at = at_left[(at_right >= 0) == (self.alone == "semi")]
+            return [Found(left.take(sides.left, at), None, len(at), window_start=left.window[at])] if len(at) else []
         if not len(at_left):
             return []
         window = np.empty(len(at_left), np.int64)

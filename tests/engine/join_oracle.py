@@ -30,9 +30,9 @@ def table(rows: list[Row], schema: pa.Schema) -> pa.Table:
 
 
 def pairs(result: pa.Table) -> Counter[tuple[Any, ...]]:
-    """(key, window start and end in seconds if there are any, left value, right value)."""
+    """(key, window start and end in seconds if there are any, left value, right value if there is one)."""
     bounds = [n for n in ("window_start", "window_end") if n in result.column_names]
-    columns = [result.column(n).to_pylist() for n in ("k", *bounds, "l", "r")]
+    columns = [result.column(n).to_pylist() for n in ("k", *bounds, "l", "r") if n in result.column_names]
     return Counter(tuple(seconds(v) for v in row) for row in zip(*columns, strict=True))
 
 
@@ -56,6 +56,9 @@ def run(spec: Any, left: list[Row], right: list[Row], steps: list[tuple[int, int
 
 
 def matched(left: list[Row], right: list[Row], how: str, meets: Callable[[Row, Row], bool]) -> Counter[tuple[Any, ...]]:
+    if how in ("semi", "anti"):
+        some = [a for a in left if any(a[0] is not None and a[0] == b[0] and meets(a, b) for b in right)]
+        return Counter((a[0], a[2]) for a in left if any(a is x for x in some) == (how == "semi"))
     both = [(a, b) for a in left for b in right if a[0] is not None and a[0] == b[0] and meets(a, b)]
     found = Counter((a[0], a[2], b[2]) for a, b in both)
     if how in ("left", "full"):
@@ -71,7 +74,7 @@ def rows_named(side: str, keys: list[Any] | None = None) -> st.SearchStrategy[li
 
 
 steps = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=5)
-hows = st.sampled_from(["inner", "left", "right", "full"])
+hows = st.sampled_from(["inner", "left", "right", "full", "semi", "anti"])
 
 
 def grid_windows(window: Any, t: int) -> list[tuple[int, int]]:
@@ -115,6 +118,8 @@ def windowed(left: list[Row], right: list[Row], how: str, of: Callable[[Row], li
                 found[(a[0], *w, a[2], b[2])] += 1
                 partner[0].add((a[2], w))
                 partner[1].add((b[2], w))
+    if how in ("semi", "anti"):
+        return Counter((a[0], *w, a[2]) for a, w in sides[0] if ((a[2], w) in partner[0]) == (how == "semi"))
     if how in ("left", "full"):
         found += Counter((a[0], *w, a[2], None) for a, w in sides[0] if (a[2], w) not in partner[0])
     if how in ("right", "full"):

@@ -561,3 +561,26 @@ def test_late_rows_count_for_the_limit() -> None:
     assert [one.num_rows for one in op.late_rows()] == [0, 0]
     assert op.process(left=late.slice(0, 10)).num_rows == 0
     assert op.late_rows()[0].num_rows == 10
+
+
+def test_left_rows_alone_come_once_and_as_soon_as_it_is_certain() -> None:
+    def side(name: str, *times: int) -> pa.Table:
+        return pa.table({"k": pa.array([1] * len(times), pa.int64()), name: pa.array(times, pa.timestamp("s"))})
+
+    def seconds(found: pa.Table) -> list[int]:
+        assert found.column_names == ["k", "a"]
+        return found["a"].cast(pa.int64()).to_pylist()
+
+    semi = IntervalJoin(["k"], "a", "b", "0 seconds", "1 minute", "semi", watermark=BoundedOutOfOrderness("1 hour"))
+    anti = replace(semi, how="anti")
+    schemas = {"left_schema": side("a").schema, "right_schema": side("b").schema}
+    found, alone = semi.start(**schemas), anti.start(**schemas)
+    for op, wanted in ((found, [[], [1000], [], [1010]]), (alone, [[], [], [], []])):
+        steps = [{"left": side("a", 1000, 1010, 1500)}, {"right": side("b", 1005, 1006)}, {"right": side("b", 1007)}]
+        assert [seconds(op.process(**step)) for step in [*steps, {"right": side("b", 1030)}]] == wanted
+    found, alone = semi.restore(found.snapshot()), anti.restore(alone.snapshot())
+    assert seconds(found.process(left=side("a", 1020), right=side("b", 1031))) == [1020]
+    assert seconds(found.finish()) == []
+    assert seconds(alone.advance_watermark(1_600_000_000)) == [1500]
+    with pytest.raises(SpecificationError, match="inner, left, right, full, semi, anti, not 'cogroup'"):
+        replace(semi, how="cogroup")
