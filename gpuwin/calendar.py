@@ -44,7 +44,7 @@ class Calendar:
         first = date.fromisoformat(str(window.starting)).toordinal() - _EPOCH
         days = {"day": 1, "week": 7}.get(unit, 0)
         months = {"month": 1, "quarter": 3, "year": 12}.get(unit, 0)
-        return Calendar(count * days, count * months, first, window.timezone)
+        return Calendar(count * days, count * months, first, str(window.timezone))
 
     def numbers(self, time: np.ndarray) -> np.ndarray:
         """Periods of times, int64[n] (times int64[n], microseconds)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -92,15 +92,16 @@ _CALENDAR: Final = re.compile(r"([0-9]{1,4})? *(day|week|month|quarter|year)s?")
 class CalendarWindow:
     """Windows of whole days, weeks, months, quarters or years of a time zone, one after the other.
 
-    size: "1 day", "2 weeks", "month", "1 quarter", "1 year". timezone: a name such as "Europe/Berlin", whatever zone
-    the time column has. starting: the first day of one of the windows, a `date` or its ISO text; that of months,
-    quarters and years is at most the 28th. By default 1 January 1970, and of weeks the Monday after.
+    size: "1 day", "2 weeks", "month", "1 quarter", "1 year". timezone: a name such as "Europe/Berlin", or a `ZoneInfo`,
+    whatever zone the time column has; times without a zone are UTC. starting: the first day of one of the windows, a
+    `date` or its ISO text; that of months, quarters and years is at most the 28th. By default 1 January 1970, and of
+    weeks the Monday after.
 
     Raises SpecificationError for another size, and for a time zone that is not known.
     """
 
     size: str
-    timezone: str = "UTC"
+    timezone: str | tzinfo = "UTC"
     starting: str | date = ""
 
     def __post_init__(self) -> None:
@@ -113,7 +114,7 @@ class CalendarWindow:
             )
         unit = written[2]
         object.__setattr__(self, "size", f"{count} {unit}{'s' * (count > 1)}")
-        _check_timezone(self.timezone)
+        object.__setattr__(self, "timezone", _timezone(self.timezone))
         starting = _day(self.starting or ("1970-01-05" if unit == "week" else "1970-01-01"))
         if unit not in ("day", "week") and starting.day > 28:
             raise SpecificationError(
@@ -129,16 +130,19 @@ class CalendarWindow:
         return int(count), unit.removesuffix("s")
 
 
-def _check_timezone(name: object) -> None:
+def _timezone(written: object) -> str:
+    """Name of a time zone."""
+    name = "UTC" if written is UTC else written.key if isinstance(written, ZoneInfo) else written
     try:
         known = isinstance(name, str) and bool(name) and (name == "UTC" or ZoneInfo(name) is not None)
     except (KeyError, OSError, ValueError):  # a name that is not found, or cannot be one
         known = False
     if not known:
         raise SpecificationError(
-            f"CalendarWindow.timezone {name!r} is not known here: it is a name such as 'Europe/Berlin', and its rules "
-            "come with the system or with pip install tzdata"
+            f"CalendarWindow.timezone {written!r} is not known here: it is a name such as 'Europe/Berlin', and its "
+            "rules come with the system or with pip install tzdata"
         )
+    return str(name)
 
 
 def _day(value: object) -> date:

@@ -47,7 +47,7 @@ def instants(*texts: str) -> pa.Array:
 def rows_by(window: gw.CalendarWindow, times: pa.Array, **more: Any) -> list[tuple[str, str, int]]:
     """(start, end, rows) of the windows, by the clocks of their zone."""
     spec = gw.WindowedAggregation(window=window, time="t", aggregates={"n": gw.count()}, **more)
-    zone = ZoneInfo(window.timezone)
+    zone = ZoneInfo(str(window.timezone))
     return [
         (*(r[b].astimezone(zone).isoformat() for b in ("window_start", "window_end")), r["n"])
         for r in gw.aggregate(pa.table({"t": times}), spec).to_pylist()
@@ -200,6 +200,8 @@ def test_a_specification_travels() -> None:
     window = gw.CalendarWindow(" 1 Quarter", "Europe/Berlin", date(2024, 2, 1))
     assert window == gw.CalendarWindow("quarter", timezone="Europe/Berlin", starting="2024-02-01")
     assert window.size == "1 quarter"
+    assert gw.CalendarWindow("1 day", ZoneInfo("Europe/Berlin")) == gw.CalendarWindow("1 day", "Europe/Berlin")
+    assert gw.CalendarWindow("1 day", UTC) == gw.CalendarWindow("1 day")
     spec = gw.WindowedAggregation(window=window, time="t", aggregates={"n": gw.count()})
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert read_specification(*write_specification(spec)).window == window
