@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import Options, options, streams
 from test_properties import EXAMPLES
@@ -108,7 +108,7 @@ def test_a_first_day_moves_weeks_and_years() -> None:
 
 
 @pytest.mark.parametrize("kind", ["panes", "by row", "complete", "changes", "firings", "event time", "any windows"])
-@EXAMPLES
+@settings(EXAMPLES, max_examples=40)
 @given(data=st.data())
 def test_days_of_utc_are_tumbling_windows(kind: str, data: st.DataObject) -> None:
     """In every mode of emission, batch by batch, restored from snapshots on the way."""
