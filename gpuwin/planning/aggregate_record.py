@@ -22,11 +22,12 @@ def _instead(aggregate: Aggregate) -> str:
     """Sentence on what to do for an aggregate that gives some of its values, and takes no nested ones; or none."""
     if aggregate.kind in ("min", "max", "top_k"):
         return f". gw.collect_list({aggregate.column!r}) takes nested values"
-    if aggregate.kind not in ("first", "last", "any_value", "min_by", "max_by"):
+    if aggregate.kind in ("min_by", "max_by"):
+        return f". gw.{aggregate.kind}({aggregate.column!r}, {aggregate.by!r}, 1) takes nested values, and gives a list"
+    if aggregate.kind not in ("first", "last", "any_value"):
         return ""
-    arguments = ", ".join(repr(name) for name in ("number", aggregate.by) if name is not None)
     return (
-        f". For a whole row, number the rows, take gw.{aggregate.kind}({arguments}), and join the rows to that number; "
+        f". For a whole row, number the rows, take gw.{aggregate.kind}('number'), and join the rows to that number; "
         f"or look for it in gw.collect_list({aggregate.column!r}), which takes nested values"
     )
 
@@ -47,7 +48,7 @@ class Accepted:
         castable = wide and self.test(pa.decimal128(38))
         wanted = "decimals of at most 38 digits: cast it to decimal128" if castable else self.text
         check_known(f"aggregate {name!r}: column", column, type_)
-        kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
+        kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind.replace("by_k", "by")
         instead = _instead(aggregate) if column == aggregate.column and pa.types.is_nested(type_) else ""
         raise SchemaError(
             f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}{instead}"

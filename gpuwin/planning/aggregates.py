@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -548,6 +549,26 @@ _RECORDS: tuple[Record, ...] = (
         finish=holistic.top_k,
         options=lambda a: {"k": a.k},
         text="list: the k largest, largest first",
+        empty="empty",
+    ),
+    RowRecord(
+        name="min_by_k",
+        calls=("min_by(c, by, k)",),
+        takes=(PLAIN, COMPARABLE),
+        gives=lambda types: pa.list_(types[0]),
+        finish=partial(holistic.picked_by, largest=False),
+        options=lambda a: {"k": a.k},
+        text="list: the values of `c` where `by` is among the k smallest or largest, in that order",
+        empty="empty",
+    ),
+    RowRecord(
+        name="max_by_k",
+        calls=("max_by(c, by, k)",),
+        takes=(PLAIN, COMPARABLE),
+        gives=lambda types: pa.list_(types[0]),
+        finish=partial(holistic.picked_by, largest=True),
+        options=lambda a: {"k": a.k},
+        text="list: the values of `c` where `by` is among the k smallest or largest, in that order",
         empty="empty",
     ),
     RowRecord(

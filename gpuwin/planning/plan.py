@@ -244,7 +244,10 @@ def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.Da
     out = record.out(input_types)
     if isinstance(record, RowRecord):
         more = {"order": _order(spec, name)} if record.ordered(input_types) else record.options(a)
-        return Output(name, out, None, partial(record.finish, column=partials.keep(a.reads[0]), **more))
+        columns = {"column": partials.keep(a.reads[0])}
+        if a.by is not None:
+            columns["by"] = partials.keep(a.by)
+        return Output(name, out, None, partial(record.finish, **columns, **more))
     assert isinstance(record, CellRecord)
     at = []
     for part in record.keeps(input_types):

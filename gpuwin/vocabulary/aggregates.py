@@ -136,17 +136,29 @@ def last(column: str) -> Aggregate:
     return Aggregate("last", _name("last", column))
 
 
-def min_by(column: str, by: str) -> Aggregate:
+def min_by(column: str, by: str, k: int | None = None) -> Aggregate:
     """Value of `column` where `by` is smallest (the first to arrive of equals). Rows where either is null are skipped.
 
     `by` is a number, a decimal of up to 18 digits, a boolean or a time.
+
+    With `k`: list of the values where `by` is among the k smallest, the smallest first. Then `column` may have any
+    type, and `by` any that has an order.
     """
-    return Aggregate("min_by", _name("min_by", column), _name("min_by", by, "the name of a column to order by"))
+    return _picked("min_by", column, by, k)
 
 
-def max_by(column: str, by: str) -> Aggregate:
-    """Value of `column` where `by` is largest (the last to arrive of equals). Otherwise as `min_by`."""
-    return Aggregate("max_by", _name("max_by", column), _name("max_by", by, "the name of a column to order by"))
+def max_by(column: str, by: str, k: int | None = None) -> Aggregate:
+    """Value of `column` where `by` is largest (the last to arrive of equals), or, with `k`, list of those where it is
+    among the k largest, the largest first. Otherwise as `min_by`.
+    """
+    return _picked("max_by", column, by, k)
+
+
+def _picked(function: str, column: str, by: str, k: int | None) -> Aggregate:
+    columns = _name(function, column), _name(function, by, "the name of a column to order by")
+    if k is None:
+        return Aggregate(function, *columns)
+    return Aggregate(f"{function}_k", *columns, k=whole(k, f"{function}: k", 1))
 
 
 def any(column: str) -> Aggregate:

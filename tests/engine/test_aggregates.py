@@ -193,6 +193,53 @@ def test_least_and_greatest_by_another_column(by: list[Any], by_type: pa.DataTyp
     values = ["a", "b", "c", "d", "e"]
     assert results(gw.min_by("c", "by"), batch(values, pa.string(), by, by_type), 2)[0] == ["b", None]
     assert results(gw.max_by("c", "by"), batch(values, pa.string(), by, by_type), 2)[0] == ["e", None]
+    assert results(gw.min_by("c", "by", 3), batch(values, pa.string(), by, by_type), 2)[0] == [["b", "d", "a"], []]
+    assert results(gw.max_by("c", "by", 9), batch(values, pa.string(), by, by_type), 2)[0] == [list("ecadb"), []]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [gw.TumblingWindow("9 seconds"), gw.SlidingWindow("9 seconds", "2 seconds"), gw.SessionWindow("1 second")],
+    ids=lambda window: type(window).__name__,
+)
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.EveryRow(), gw.Trigger(early=gw.EveryRows(5))], ids=repr)
+def test_rows_with_the_largest_of_another_column(window: Any, emit: Any) -> None:
+    """Those that the list of all rows has first, sorted in Python; a row is a struct, and goes through a snapshot."""
+    rng = np.random.default_rng(3)
+    count = 300
+    rows = pa.table(
+        {
+            "t": pa.array(rng.integers(0, 60, count), pa.timestamp("s")),
+            "k": rng.integers(0, 3, count),
+            "row": [{"number": i} if rng.random() > 0.1 else None for i in range(count)],
+            "by": [int(v) if rng.random() > 0.1 else None for v in rng.integers(0, 9, count)],
+        }
+    )
+    rows = rows.append_column("both", pa.array([{"row": r["row"], "by": r["by"]} for r in rows.to_pylist()]))
+    spec = gw.WindowedAggregation(
+        window=window,
+        keys=["k"],
+        time="t",
+        aggregates={
+            "all": gw.collect_list("both"),
+            "least": gw.min_by("row", "by", 3),
+            "most": gw.max_by("row", "by", 3),
+        },
+        watermark=gw.BoundedOutOfOrderness("1 minute"),
+        emit=emit,
+        semantics=gw.Semantics(order="arrival"),
+    )
+    op = spec.start()
+    tables = [op.process(rows.slice(0, 100))]
+    op = spec.restore(op.snapshot())
+    tables += [op.process(rows.slice(100)), op.finish()]
+    found = pa.concat_tables(tables).to_pylist()
+    assert len(found) > 20
+    for row in found:
+        ranked = [(r["by"], r["row"]["number"]) for r in row["all"] if r["by"] is not None and r["row"] is not None]
+        ranked.sort()
+        assert [r["number"] for r in row["least"]] == [number for _, number in ranked[:3]]
+        assert [r["number"] for r in row["most"]] == [number for _, number in ranked[::-1][:3]]
 
 
 def test_overflow_is_an_error_and_never_wraps() -> None:

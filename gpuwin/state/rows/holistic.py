@@ -268,6 +268,20 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
     return _lists(values, row, first)
 
 
+def picked_by(slices: RowSlices, column: int, by: int, k: int, largest: bool) -> pa.Array:
+    """Values of each window where another column is among its k smallest or largest, list<T>, the smallest or largest
+    first; of equals the first to arrive comes first, of the largest the last. Rows with a null in either are skipped.
+    """
+    values, ranked = slices.values[column], slices.values[by]
+    row, window, first = expand(slices.lo, slices.hi, valid_mask(values) & valid_mask(ranked))
+    order = np.lexsort((slices.seq[row], order_keys(ranked)[row], window))
+    size = np.minimum(np.diff(first), k)
+    places = _places(size)
+    nth = np.arange(places[-1]) - np.repeat(places[:-1], size)
+    at = np.repeat(first[1:] - 1, size) - nth if largest else np.repeat(first[:-1], size) + nth
+    return _lists(values, row[order[at]], places)
+
+
 def histogram(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
     """Number of times that each value occurs, map<T, int64>, in order of value; nested values, which have none, in the
     order of their first appearance.
