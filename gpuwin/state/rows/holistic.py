@@ -68,19 +68,19 @@ class _Listed:
         return np.diff(self.first)
 
 
-def _sizes(slices: RowSlices, column: int) -> np.ndarray:
-    """Valid rows of each window, int64[windows]."""
+def _sizes(slices: RowSlices, values: pa.Array) -> np.ndarray:
+    """Rows of each window whose value is not null, int64[windows]."""
     lo, hi = slices.lo, slices.hi
     size: np.ndarray = np.maximum(hi - lo, 0)
-    if slices.values[column].null_count:
-        valid, shares = valid_mask(slices.values[column]), _shares(_places(size))
+    if values.null_count:
+        valid, shares = valid_mask(values), _shares(_places(size))
         each(lambda part: count_valid(lo, hi, valid, *part, size), shares)
     return size
 
 
 def _listed(slices: RowSlices, column: int, key: np.ndarray) -> _Listed:
     lo, hi, valid = slices.lo, slices.hi, valid_mask(slices.values[column])
-    first = _places(_sizes(slices, column))
+    first = _places(_sizes(slices, slices.values[column]))
     row = empty(first[-1], np.int64)
     each(lambda part: list_by_key(lo, hi, valid, key, first, *part, row), _shares(first))
     return _Listed(row, first)
@@ -254,18 +254,7 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
     if k <= 0:
         raise ValueError(f"top_k needs a positive k, not {k}")
     values = slices.values[column]
-    key = order_keys(values)
-    lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
-    size = _sizes(slices, column)
-    first = _places(np.minimum(size, k))
-    row = empty(first[-1], np.int64)
-    if _slides(slices, _TOP_FROM):
-        at = _Ordered.of(slices, key)
-        where = slices.code, lo, hi, at.windows, at.place, at.order, valid, first
-        each(lambda part: top_of_sliding(*where, *part, row), ranges(len(lo), _SLIDE_SPLIT))
-        return _lists(values, row, first)
-    each(lambda part: top_of_windows(lo, hi, valid, key, first, *part, row), _shares(_places(size)))
-    return _lists(values, row, first)
+    return _lists(values, *_largest(slices, order_keys(values), values, k))
 
 
 def picked_by(slices: RowSlices, column: int, by: int, k: int, largest: bool) -> pa.Array:
@@ -273,13 +262,28 @@ def picked_by(slices: RowSlices, column: int, by: int, k: int, largest: bool) ->
     first; of equals the first to arrive comes first, of the largest the last. Rows with a null in either are skipped.
     """
     values, ranked = slices.values[column], slices.values[by]
-    row, window, first = expand(slices.lo, slices.hi, valid_mask(values) & valid_mask(ranked))
-    order = np.lexsort((slices.seq[row], order_keys(ranked)[row], window))
-    size = np.minimum(np.diff(first), k)
-    places = _places(size)
-    nth = np.arange(places[-1]) - np.repeat(places[:-1], size)
-    at = np.repeat(first[1:] - 1, size) - nth if largest else np.repeat(first[:-1], size) + nth
-    return _lists(values, row[order[at]], places)
+    order = np.lexsort((slices.seq, order_keys(ranked)))
+    rank = empty(len(order), np.int64)
+    rank[order if largest else order[::-1]] = np.arange(len(order))
+    both = pa.array(rank, mask=(valid_mask(values) & valid_mask(ranked)) == 0)
+    return _lists(values, *_largest(slices, rank, both, k))
+
+
+def _largest(slices: RowSlices, key: np.ndarray, values: pa.Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with the k largest keys (int64[rows]) of each window, the largest first, int64[m], and where the windows
+    begin among them, int64[windows + 1]. Rows whose value is null are skipped.
+    """
+    lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
+    size = _sizes(slices, values)
+    first = _places(np.minimum(size, k))
+    row = empty(first[-1], np.int64)
+    if _slides(slices, _TOP_FROM):
+        at = _Ordered.of(slices, key)
+        where = slices.code, lo, hi, at.windows, at.place, at.order, valid, first
+        each(lambda part: top_of_sliding(*where, *part, row), ranges(len(lo), _SLIDE_SPLIT))
+    else:
+        each(lambda part: top_of_windows(lo, hi, valid, key, first, *part, row), _shares(_places(size)))
+    return row, first
 
 
 def histogram(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
