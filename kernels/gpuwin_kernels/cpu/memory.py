@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -136,7 +137,8 @@ fetch = _prefetcher(0)  # ... to be written soon; or only to be read, which take
 @njit(nogil=True, cache=True)
 def copy_items(items, begin, n, out, at):  # type: ignore[no-untyped-def]
     """out[at : at + n] = items[begin : begin + n]; a loop, since Numba compiles an assignment of slices together with
-    the text of an error on their shapes, which takes a second and more.
+    the text of an error on their shapes, which takes a second and more. No place counts from the end, so places are
+    unsigned: with a question for each whether it is negative, items would be copied one by one.
     """
     for i in range(n):
-        out[at + i] = items[begin + i]
+        out[np.uint64(at + i)] = items[np.uint64(begin + i)]

@@ -276,8 +276,9 @@ def find_rows(stretches, upto, last, leaves):  # type: ignore[no-untyped-def]
             k = max(k, min(last, enter_at[entered] - 1))
     out_window = np.empty(r, np.int64)
     for s in range(m):
+        number = window[s]
         for i in range(row[s], row[s + 1]):
-            out_window[i] = window[s]
+            out_window[np.uint64(i)] = number  # unsigned: see `copy_items`
     return there, window[:m], step_entered[:m], step_left[:m], row[: m + 1], out_code[:r].copy(), out_window
 
 
