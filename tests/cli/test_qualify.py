@@ -107,6 +107,16 @@ def test_plan_that_was_cut(plan: str, cut: str, verdict: str) -> None:
     assert ("spark.sql.debug.maxToStringFields=1000" in operator.reason) is (verdict == "undecided")
 
 
+def test_functions_of_many_buffers() -> None:
+    """The buffers of approx_count_distinct are 52, of which Spark writes some; and it is not DISTINCT."""
+    text = (CAPTURED / "sliding_plain.txt").read_text()
+    many = re.sub(r"(partial|merge)_sum\(", r"\1_approx_count_distinct(", text).replace("sum#", "... 34 more fields#")
+    (operator,) = read_plan(many)
+    assert (operator.verdict, operator.overlap) == ("can be offloaded", 10)
+    (operator,) = read_plan(re.sub(r"(partial|merge)_sum\(", r"\1_count(distinct ", text))
+    assert (operator.verdict, operator.reason) == ("stays with Spark", "an aggregate is DISTINCT")
+
+
 @pytest.mark.parametrize(
     ("above", "words"),
     [
@@ -215,6 +225,35 @@ def test_an_event_log_says_what_the_reports_say() -> None:
     (reported,) = read_progress([CAPTURED / "sliding_plain.jsonl"])
     assert logged == reported
     assert [b.rows for b in reported.batches.values()] == [5000] * 4 + [0]
+
+
+def planned_in_a_log(plan: str, run: str) -> str:
+    """The event of a batch that Spark writes before it runs; its plan is a tree, with nodes of code generation."""
+    lines = (CAPTURED / f"{plan}.txt").read_text().split("== Physical Plan ==")[-1].strip().splitlines()
+    node = None
+    for line in reversed([line.lstrip(" +-:") for line in lines]):  # a chain
+        text = re.sub(r"^\*\(\d+\) ", "", line)
+        node = {"nodeName": text.split()[0].split("(")[0], "simpleString": text, "children": [node] if node else []}
+        if text != line:
+            node = {"nodeName": "WholeStageCodegen (1)", "simpleString": "WholeStageCodegen (1)", "children": [node]}
+    event = {
+        "Event": "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
+        "description": f"sliding\nid = 1\nrunId = {run}\nbatch = 0",
+        "sparkPlanInfo": node,
+    }
+    return json.dumps(event, separators=(",", ":")) + "\n"
+
+
+def test_the_plan_in_an_event_log(tmp_path: Path) -> None:
+    log = tmp_path / "events_1_local"
+    (run,) = read_progress([CAPTURED / "events_1_local"])
+    log.write_text("".join([EVENTS[0], planned_in_a_log("sliding_plain", run.run), *EVENTS[1:]]))
+    text = qualify([str(log)])
+    assert "operator 0 (stateStoreSave): can be offloaded: a window with count, sum" in text
+    assert "rows lie in k = 10 windows\n" in text
+    assert "--window" not in text
+    log.write_text("".join([EVENTS[0], planned_in_a_log("sliding_plain", "another"), *EVENTS[1:]]))
+    assert qualify([str(log)]) == qualify(captured("events_1_local"))
 
 
 EVENTS = (CAPTURED / "events_1_local").read_text().splitlines(keepends=True)

@@ -25,6 +25,7 @@ _SIZE: Final = re.compile(r"\+ (\d+)\), LongType, TimestampType")
 _SLIDE: Final = re.compile(r"% (\d+)\)")
 _ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session|each event time)\b[^,]*")
 _SUM: Final = re.compile(r"partial_((?:try_)?(?:sum|avg))\(")
+_DISTINCT: Final = re.compile(r"\bdistinct ", re.IGNORECASE)  # not approx_count_distinct, nor a column's name
 _BY: Final = re.compile(r"(?:partial|merge)_(max_by|min_by)\(")
 _SEVERAL: Final = re.compile(r", \d+, (?:true|false), \d+, \d+$")  # the end of their arguments where there is a third
 _DECIMAL: Final = re.compile(r"decimal\((\d+),-?\d+\)")
@@ -194,10 +195,13 @@ def _judged(
 ) -> PlannedOperator:
     aggregates = [node.rest for node in below if node.name.endswith("Aggregate")]
     aggregates += [node.rest for node in below if node.name == "MergingSessions"]
-    functions = sorted({f for r in aggregates[:2] for f in _MERGED.findall(r)})
+    asked = [
+        rest.partition("], output=[")[0] for rest in aggregates[:2]
+    ]  # buffers, of which some have many, may be cut
+    functions = sorted({f for r in asked for f in _MERGED.findall(r)})
     merged = merged_functions()
     others = [f for f in functions if f not in merged]
-    if "distinct" in " ".join(aggregates[:2]).lower():
+    if any(_DISTINCT.search(r) for r in asked):
         return PlannedOperator(name, "stays with Spark", "an aggregate is DISTINCT", size, slide)
     if others:
         names = ", ".join(others)
@@ -206,11 +210,11 @@ def _judged(
         )
     if size is None and "pivotfirst" in functions:
         return PlannedOperator(name, "stays with Spark", PIVOT_OF_SESSIONS)
-    if (several := _of_several(aggregates[:2])) is not None:
+    if (several := _of_several(asked)) is not None:
         return PlannedOperator(name, "stays with Spark", several, size, slide)
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)
-    if any(_CUT.search(r) for r in aggregates[:2]):
+    if any(_CUT.search(r) for r in asked):
         return PlannedOperator(name, "undecided", CUT, size, slide)
     if size is None:
         what = "a session window"

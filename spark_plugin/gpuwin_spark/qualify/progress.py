@@ -1,4 +1,4 @@
-"""Progress reports of streaming queries, out of JSON files and Spark's event logs."""
+"""Progress reports of streaming queries, out of JSON files and Spark's event logs, whose plans come with them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from typing import Any, Final, TextIO
 from .errors import QualifyError
 
 _EVENT: Final = "QueryProgressEvent"
+#: The event with the plan of a batch, where one of its operators keeps state.
+_PLANNED: Final = re.compile(
+    r'"Event":"[\w.]*SparkListenerSQLExecutionStart".*"nodeName":"(?:\w*StateStoreSave|GpuWindow)"'
+)
+_RUN: Final = re.compile(r"^runId = (\S+)$", re.MULTILINE)
 #: The beginning of an event log, also of a later one of several, or of a vendor's.
 _EVENTS: Final = re.compile(r'\s*\{\s*"Event"\s*:')
 #: Suffixes of event logs that Spark compressed, and pyarrow's name of the codec; None for forms of Spark's own.
@@ -55,12 +60,13 @@ class Batch:
 
 @dataclass
 class QueryRun:
-    """All batches of one run of a query that were found."""
+    """All batches of one run of a query that were found, and, of an event log, the text of its plan."""
 
     id: str
     run: str
     name: str | None
     batches: dict[int, Batch] = field(default_factory=dict)
+    plan: str | None = None
 
     @property
     def label(self) -> str:
@@ -77,9 +83,10 @@ def read_progress(paths: list[Path], unnamed: Collection[Path] = ()) -> list[Que
         QualifyError: a file is not JSON, or there is no progress in any of them.
     """
     runs: dict[str, QueryRun] = {}
+    plans: dict[str, str] = {}
     for path in paths:
         try:
-            for report in _reports(path):
+            for report in _reports(path, plans):
                 _add(runs, report, path)
         except QualifyError as e:
             if path not in unnamed:
@@ -87,6 +94,8 @@ def read_progress(paths: list[Path], unnamed: Collection[Path] = ()) -> list[Que
             log.warning("%s It was skipped from there on.", e)
     if not runs:
         raise QualifyError(f"No progress of a streaming query in {', '.join(map(str, paths))}. {_HOW}")
+    for run in runs.values():
+        run.plan = plans.get(run.run)
     return list(runs.values())
 
 
@@ -95,12 +104,13 @@ def compression_of(path: Path) -> str | None:
     return next((suffix for suffix in reversed(path.suffixes) if suffix in _CODECS), None)
 
 
-def _reports(path: Path) -> Iterator[dict[str, Any]]:
+def _reports(path: Path, plans: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The progress in a file; the plans of an event log go to `plans`, by the run that they are of."""
     try:
         with _opened(path) as lines:
             head = lines.readline(MOST)
             if _EVENTS.match(head):  # an event log: large, one event a line
-                yield from _events(path, head, lines)
+                yield from _events(path, head, lines, plans)
                 return
             for value in _listed(path, head, lines):
                 found = value.get("progress", value) if isinstance(value, dict) else value
@@ -130,7 +140,7 @@ def _opened(path: Path) -> TextIO:
     return io.TextIOWrapper(pa.input_stream(str(path), compression=codec), encoding="utf-8", errors="replace")
 
 
-def _events(path: Path, line: str, lines: TextIO) -> Iterator[dict[str, Any]]:
+def _events(path: Path, line: str, lines: TextIO, plans: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The progress in an event log, from its first `line` on. One that Spark still writes may end in the middle."""
     number = 1
     try:
@@ -142,11 +152,31 @@ def _events(path: Path, line: str, lines: TextIO) -> Iterator[dict[str, Any]]:
                     if line.endswith("\n"):
                         raise
                     log.warning("%s ends in the middle of line %d, which was skipped.", path, number)
+            elif _PLANNED.search(line):
+                _add_plan(plans, line)
             number, line = number + 1, lines.readline()
     except OSError as e:
         if compression_of(path) is None or number == 1:
             raise
         log.warning("%s is not whole after line %d, and what follows was skipped (%s).", path, number, e)
+
+
+def _add_plan(plans: dict[str, str], line: str) -> None:
+    """The plan of a batch, where it can be read and is the first of its run, as ``explain()`` would print it."""
+    try:
+        event = json.loads(line)
+        if run := _RUN.search(event["description"]):
+            plans.setdefault(run[1], "\n".join(_nodes(event["sparkPlanInfo"], 0)))
+    except (ValueError, KeyError, TypeError, RecursionError):  # it says more of the progress, which does without it
+        return
+
+
+def _nodes(plan: dict[str, Any], depth: int) -> Iterator[str]:
+    """Lines of a plan; the two nodes of code generation, which ``explain()`` has as a star, are left out."""
+    if not plan["nodeName"].startswith(("WholeStageCodegen", "InputAdapter")):
+        yield " " * depth + "+- " + " ".join(plan["simpleString"].splitlines())
+    for child in plan["children"]:
+        yield from _nodes(child, depth + 1)
 
 
 def _listed(path: Path, line: str, lines: TextIO) -> Iterator[Any]:

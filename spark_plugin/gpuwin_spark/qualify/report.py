@@ -21,6 +21,7 @@ _OFFLOADED: Final = ("may be offloaded", "can be offloaded")
 _SESSIONS: Final = ("may be offloaded", "a session window; its functions are in its plan only")
 #: "defaultName" is what Spark 3.5 says for sessions, and for nothing else.
 _AGGREGATIONS: Final = ("stateStoreSave", "sessionWindowStateStoreSaveExec", "defaultName")
+_SAVING: Final = ("StateStoreSave", "SessionWindowStateStoreSave")
 _BY_NAME: Final = {
     "stateStoreSave": (
         "may be offloaded",
@@ -58,7 +59,7 @@ def qualify(
     if overlap is None and len(known) == 1:
         overlap = known[0].overlap
     if reports:
-        aggregations = [o for o in operators if o.node in ("StateStoreSave", "SessionWindowStateStoreSave")]
+        aggregations = [o for o in operators if o.node in _SAVING]
         for run in read_progress(reports, unnamed):
             lines += _about_run(run, overlap, cores, aggregations)
     elif any(o.verdict in _OFFLOADED for o in operators):
@@ -151,29 +152,34 @@ def _about_run(run: QueryRun, overlap: int | None, cores: int | None, planned: S
     if not operators:
         return [*lines, "  no stateful operator, so there is nothing for gpuwin to do."]
     promising = False
-    for at, operator in enumerate(operators):
-        verdict, reason = _judge(operator, planned, operators)
+    for at, (operator, plan) in enumerate(zip(operators, _plans(run, operators, planned), strict=True)):
+        verdict, reason = (plan.verdict, plan.reason) if plan else _BY_NAME.get(operator.name, _OTHER)
         lines.append(f"  operator {at} ({operator.name}): {verdict}: {reason}")
         if verdict in _OFFLOADED:
-            gain = estimate(batches, at, overlap if operator.name == "stateStoreSave" else None, cores)
+            known = plan.overlap if plan and plan.overlap else overlap
+            gain = estimate(batches, at, known if operator.name == "stateStoreSave" else None, cores)
             if gain is None:
                 lines.append("    expected gain: unknown; no batch with rows was reported")
                 continue
             promising = True
             lines.append(f"    expected gain: between {gain.low:.1f} and {gain.high:.1f} times")
             lines += [f"      {line}" for line in gain.arithmetic]
-            if overlap is None and operator.name == "stateStoreSave":
+            if known is None and operator.name == "stateStoreSave":
                 lines.append(
                     "      for overlapping windows say --window and --slide, or give the plan: the gain grows with k"
                 )
     return [*lines, f"  {_CAVEAT}"] if promising else lines
 
 
-def _judge(
-    operator: OperatorReport, planned: Sequence[PlannedOperator], operators: Sequence[OperatorReport]
-) -> tuple[str, str]:
-    """By the plan, where it speaks of this one aggregation; else by the operator's name."""
-    aggregations = [o for o in operators if o.name in _AGGREGATIONS]
-    if operator in aggregations and len(aggregations) == len(planned) == 1:
-        return planned[0].verdict, planned[0].reason
-    return _BY_NAME.get(operator.name, _OTHER)
+def _plans(
+    run: QueryRun, operators: Sequence[OperatorReport], given: Sequence[PlannedOperator]
+) -> list[PlannedOperator | None]:
+    """What is planned of each operator: by the plan in the event log, which has all of them, top down as the reports
+    do; else of the only aggregation, by the plan that is given; None where no plan says.
+    """
+    aggregations = [o.name in _AGGREGATIONS for o in operators]
+    logged = read_plan(run.plan) if run.plan else ()
+    if [o.node in _SAVING for o in logged] == aggregations:
+        return list(logged)
+    one = given[0] if sum(aggregations) == len(given) == 1 else None
+    return [one if aggregation else None for aggregation in aggregations]
