@@ -198,6 +198,12 @@ def _required() -> Iterator[Finding]:
             yield Finding(name, "broken", f"{version}; {least} or later is needed", mend)
         else:
             yield Finding(name, "ok", version)
+    version = _version("pandas")
+    if version is None:
+        why = "not installed; PySpark wants it for gpuwin state show and give-back, and gw.spark.aggregate of batches"
+        yield Finding("pandas", "absent", why, pip("pandas>=2.2"))
+    else:
+        yield Finding("pandas", "ok", version)
 
 
 def _spark() -> Iterator[Finding]:

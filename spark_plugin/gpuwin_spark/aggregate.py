@@ -49,6 +49,7 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     from gpuwin.planning.plan import plan_of
 
     from .columns import arrow_schema_of, read_columns
+    from .map_in_arrow import map_in_arrow
 
     if not isinstance(spec, WindowedAggregation):
         raise SpecificationError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
@@ -70,8 +71,8 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     numbered = read.toDF(*map(_numbered, range(len(names)))).withColumn(_PLACE, monotonically_increasing_id())
     keys = [_numbered(names.index(key)) for key in spec.keys]
     together = numbered.repartition(1) if in_order or not keys else numbered.repartition(*keys)
-    return together.mapInArrow(
-        _per_partition(spec, names, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return map_in_arrow(
+        together, _per_partition(spec, names, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True)
     )
 
 

@@ -40,6 +40,7 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql.types import StructType
 
+    from .map_in_arrow import map_in_arrow
     from .merged_cells import merging
 
     giving = checked(plugin_object("GivingBack").begin(spark._jsparkSession, str(path), stopped)).giving()
@@ -49,7 +50,8 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
             schema = StructType.fromJson(json.loads(str(operator.mergedSchema())))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of PySpark, about pandas
-                merged = cells.mapInArrow(merging(str(operator.request()), by_segment=False, windows=True), schema)
+                request = str(operator.request())
+                merged = map_in_arrow(cells, merging(request, by_segment=False, windows=True), schema)
             checked(operator.write(merged._jdf))
         return str(checked(giving.finish()).done())
     finally:

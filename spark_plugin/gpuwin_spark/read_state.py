@@ -81,6 +81,7 @@ def table_of_state(
     from pyspark.sql import DataFrame as SparkDataFrame
     from pyspark.sql.types import StructType
 
+    from .map_in_arrow import map_in_arrow
     from .merged_cells import merging
 
     if segments and windows:
@@ -96,7 +97,7 @@ def table_of_state(
         place = "session" if not grid else "window" if windows else "pane"
     cells = SparkDataFrame(found.cells(), spark)
     schema = StructType.fromJson(json.loads(str(found.mergedSchema())))
-    merged = cells.mapInArrow(merging(request, segments, windows), schema)
+    merged = map_in_arrow(cells, merging(request, segments, windows), schema)
     table = SparkDataFrame(found.finished(merged._jdf, place), spark)
     return table, StateAbout(**{**about, "keys": tuple(about["keys"])}, place=place)
 

