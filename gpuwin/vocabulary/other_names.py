@@ -33,15 +33,17 @@ _FUNCTIONS: Final = {
     "var": "variance var_samp",
 }
 _PARTS: Final = {
-    "TumblingWindow": "Tumble FixedWindow FixedWindows TumblingWindows TumblingWindower TumblingEventTimeWindows "
-    "TumblingTimeWindow Tumbling tumble tumbling",
+    "TumblingWindow": "Tumble TumbleWindow FixedWindow FixedWindows TumblingWindows TumblingWindower "
+    "TumblingEventTimeWindows TumblingTimeWindow Tumbling tumble tumbling",
     "SlidingWindow": "Hop HopWindow HoppingWindow SlidingWindows SlidingWindower SlidingEventTimeWindows "
     "SlidingTimeWindow Sliding Hopping hop hopping sliding",
     "CumulativeWindow": "Cumulate CumulateWindow cumulate",
     "CalendarWindow": "CalendarWindows date_trunc dateTrunc toStartOfMonth toStartOfDay",
-    "SessionWindow": "Session Sessions SessionWindows SessionWindower EventTimeSessionWindows session session_window",
+    "SessionWindow": "Session Sessions SessionWindows SessionWindower EventTimeSessionWindows "
+    "DynamicEventTimeSessionWindows session session_window",
     "GlobalWindow": "GlobalWindows",
-    "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness",
+    "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness "
+    "for_bounded_out_of_orderness WatermarkStrategy",
     "OnClose": "Append AfterWatermark EventTimeTrigger OnWindowClose Suppress suppress EmitFinal",
     "OnUpdate": "Update EmitChanges",
     "EveryRows": "CountTrigger AfterCount",
@@ -52,6 +54,8 @@ _COUNT_WINDOW: Final = (
     "it is gw.GlobalWindow() with gw.Trigger(gw.EveryRows(n)) and accumulation='discarding', "
     "or, where they overlap, evict=gw.KeepLast(size)"
 )
+_LATE: Final = "late rows are had by collect_late=True and op.late_rows()"
+_OWN: Final = "write it with gw.accumulation, as in docs/aggregates.md"
 _SENTENCES: Final = {
     "mode": "gw.histogram has how often each value came",
     "percentile_disc": "gw.approx_quantile gives a value of the column, gw.quantile lies between two",
@@ -67,10 +71,21 @@ _SENTENCES: Final = {
     "grace": "it is allowed_lateness=, or the delay of gw.BoundedOutOfOrderness",
     "lag": "write it with gw.accumulation, whose ordered=True sees rows in order",
     "LAG": "write it with gw.accumulation, whose ordered=True sees rows in order",
+    "PurgingTrigger": "it is accumulation='discarding'",
+    "OutputTag": _LATE,
+    "sideOutputLateData": _LATE,
+    "side_output_late_data": _LATE,
+    "allowedLateness": "it is allowed_lateness= of gw.WindowedAggregation",
+    "AggregateFunction": _OWN,
+    "ReduceFunction": _OWN,
+    "ProcessWindowFunction": _OWN,
+    "reduce": _OWN,
+    "CoGroup": "it is gw.WindowJoin(..., how='cogroup')",
+    "coGroup": "it is gw.WindowJoin(..., how='cogroup')",
     "WindowedJoin": "it is gw.WindowJoin",
     "window": "it is gw.TumblingWindow(size) or gw.SlidingWindow(size, slide)",
     "sum_distinct": "gw.collect_set has the different values",
-    "product": "write it with gw.accumulation, as in docs/aggregates.md",
+    "product": _OWN,
     "agg": "aggregates are a dict: aggregates={'total': gw.sum('amount')}",
     "col": "columns are named by strings; gw.column is for the gap of a session",
     "Join": "there are gw.IntervalJoin, gw.WindowJoin and gw.HashJoin",

@@ -35,6 +35,8 @@ WITHOUT = {"bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg", "collect_u
         ("OnWindowClose", "it is gw.OnClose"),
         ("suppress", "it is gw.OnClose"),
         ("TopOne", "it is gw.max_by"),
+        ("sideOutputLateData", "late rows are had by collect_late=True and op.late_rows()"),
+        ("WatermarkStrategy", "it is gw.BoundedOutOfOrderness"),
         ("grace", "it is allowed_lateness=, or the delay of gw.BoundedOutOfOrderness"),
     ],
 )
