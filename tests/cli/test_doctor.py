@@ -39,7 +39,7 @@ def test_everything_is_looked_at_and_this_machine_is_well(
     looked_at = {
         *("Python", "Java", "Spark", "jar", "service", "partitions", "GPU", "driver", "compiler", "device"),
     }
-    packages = {"numba", "numpy", "pyarrow", "pyspark", "numba-cuda", "cupy", "cudf", "cuda-cccl"}
+    packages = {"numba", "numpy", "pandas", "pyarrow", "pyspark", "numba-cuda", "cupy", "cudf", "cuda-cccl"}
     assert set(found) == looked_at | packages
     assert code == 0, found
     assert sys.executable in found["Python"].found
