@@ -46,7 +46,9 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
         raise SchemaError(f"this {type(batch).__name__} cannot be read as Arrow data: {error}") from error
     hint = "; collect() it first" if type(batch).__name__ == "LazyFrame" else ""
     if isinstance(batch, list | tuple):
-        hint = "; for several batches there is gw.run(spec, batches)"
+        of_rows = len(batch) > 0 and all(isinstance(row, Mapping) for row in batch)
+        several = "; for several batches there is gw.run(spec, batches)"
+        hint = "; pa.Table.from_pylist(rows) makes one of rows" if of_rows else several
     raise SchemaError(
         f"a batch is Arrow data (pyarrow, polars, pandas, duckdb, cudf, anything with __arrow_c_stream__), "
         f"not {type(batch).__name__}{hint}"
