@@ -43,6 +43,8 @@ def window_of(w: dict[str, Any], unit: int) -> Window:
         return gw.SlidingWindow(span(w["size_ms"], unit), span(w["slide_ms"], unit), offset)
     if kind == "cumulate":
         return gw.CumulativeWindow(span(w["size_ms"], unit), span(w["step_ms"], unit), offset)
+    if kind == "calendar":
+        return gw.CalendarWindow(w["size"], w.get("timezone", "UTC"), w.get("starting", ""))
     if kind == "session":
         gap = w.get("gap_ms")
         return gw.SessionWindow(span(gap, unit) if isinstance(gap, int | float) else gw.column("gap"))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuwin as gw
+from gpuwin.calendar import DAY_US, Calendar
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin_kernels import tuning
 
@@ -80,6 +81,7 @@ def test_panes_of_a_range_are_those_of_its_windows(grid: WindowGrid, first: int,
         (gw.SlidingWindow("1 minute", "25 seconds"), WindowGrid(12, 5, width=5_000_000)),
         (gw.SlidingWindow(timedelta(seconds=2), "5 seconds", "-1 seconds"), WindowGrid(2, 5, False, 10**6, 4 * 10**6)),
         (gw.CumulativeWindow("1 hour", "20 minutes"), WindowGrid(3, 1, cumulative=True, width=1_200_000_000)),
+        (gw.CalendarWindow("2 weeks"), WindowGrid(1, 1, width=DAY_US, calendar=Calendar(14, 0, 4, "UTC"))),
         (gw.GlobalWindow(), WindowGrid(1, 1, endless=True)),
         (gw.InheritedWindow(), WindowGrid(1, 1, inherited=True)),
     ],
