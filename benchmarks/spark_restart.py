@@ -136,11 +136,23 @@ def measure(name: str, provider: str, groups: int, repeat: int, timeout: float) 
     finally:
         shutil.rmtree(root, ignore_errors=True)
     for side in ("plain", "gpuwin"):
-        seconds = [r["seconds"] for r in result[side]["restarts"]]
-        result[side]["best"] = None if None in seconds else min(seconds)
+        result[side] = summary(result[side])
     if result["plain"]["best"] and result["gpuwin"]["best"]:
         result["ratio"] = round(result["plain"]["best"] / result["gpuwin"]["best"], 2)
     return result | {"load_before": round(load, 1), "repeat": repeat}
+
+
+def summary(side: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of the runs of one side; `best` is None where one was not done in time."""
+    restarts = side.pop("restarts")
+    seconds = [r["seconds"] for r in restarts]
+    return {
+        "fill_seconds": side["fill"]["seconds"],
+        "state_bytes": side["state_bytes"],
+        "seconds": seconds,
+        "best": None if None in seconds else min(seconds),
+        "memory": restarts[-1].get("memory"),
+    }
 
 
 def main() -> None:

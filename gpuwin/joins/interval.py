@@ -64,6 +64,7 @@ class IntervalLogic:
                 self.keep_left,
             )
         semi = self.alone == "semi"
+        marks_mine, marks_other = keep_mine or (semi and is_left), keep_other or (semi and not is_left)
         found: list[Found] = []
         met, partners = [], []
         least, most = self._span(rows.time, lower, upper)
@@ -81,9 +82,9 @@ class IntervalLogic:
         if met and semi and is_left:
             some = np.unique(np.concatenate(met))
             found.append(Found(mine.plain(rows.take(some)), None, len(some)))
-        if (keep_mine or (semi and is_left)) and met:
+        if marks_mine and met:
             rows = rows.with_marks(np.concatenate(met))
-        if keep_other or (semi and not is_left):
+        if marks_other:
             other = other.marked(partners)
         if keep_mine:
             found += [_found(mine.plain(v), None, len(v[0]), is_left) for v in mine.unmatched_at_once(rows)]

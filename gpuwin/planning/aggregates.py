@@ -191,6 +191,20 @@ def _of_pairs(
     )
 
 
+def _picked(name: str, *, largest: bool) -> RowRecord:
+    """The aggregate of several rows that are chosen by another column."""
+    return RowRecord(
+        name=f"{name}_k",
+        calls=(f"{name}(c, by, k)",),
+        takes=(PLAIN, COMPARABLE),
+        gives=lambda types: pa.list_(types[0]),
+        finish=partial(holistic.picked_by, largest=largest),
+        options=lambda a: {"k": a.k},
+        text="list: the values of `c` where `by` is among the k smallest or largest, in that order",
+        empty="empty",
+    )
+
+
 def _distinct(a: Aggregate, type_: pa.DataType) -> AnySketch | None:
     return Distinct.of(a.accuracy) if Distinct.takes(type_) else None
 
@@ -551,26 +565,8 @@ _RECORDS: tuple[Record, ...] = (
         text="list: the k largest, largest first",
         empty="empty",
     ),
-    RowRecord(
-        name="min_by_k",
-        calls=("min_by(c, by, k)",),
-        takes=(PLAIN, COMPARABLE),
-        gives=lambda types: pa.list_(types[0]),
-        finish=partial(holistic.picked_by, largest=False),
-        options=lambda a: {"k": a.k},
-        text="list: the values of `c` where `by` is among the k smallest or largest, in that order",
-        empty="empty",
-    ),
-    RowRecord(
-        name="max_by_k",
-        calls=("max_by(c, by, k)",),
-        takes=(PLAIN, COMPARABLE),
-        gives=lambda types: pa.list_(types[0]),
-        finish=partial(holistic.picked_by, largest=True),
-        options=lambda a: {"k": a.k},
-        text="list: the values of `c` where `by` is among the k smallest or largest, in that order",
-        empty="empty",
-    ),
+    _picked("min_by", largest=False),
+    _picked("max_by", largest=True),
     RowRecord(
         name="histogram",
         calls=("histogram(c)",),

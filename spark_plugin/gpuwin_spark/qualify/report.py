@@ -174,7 +174,7 @@ def _about_run(run: QueryRun, overlap: int | None, cores: int | None, planned: S
 def _plans(
     run: QueryRun, operators: Sequence[OperatorReport], given: Sequence[PlannedOperator]
 ) -> list[PlannedOperator | None]:
-    """What is planned of each operator: by the plan in the event log, which has all of them, top down as the reports
+    """Plan of each operator: by the plan in the event log, which has all of them, top down as the reports
     do; else of the only aggregation, by the plan that is given; None where no plan says.
     """
     aggregations = [o.name in _AGGREGATIONS for o in operators]
