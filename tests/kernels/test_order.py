@@ -80,8 +80,8 @@ def test_rows_that_are_gone_or_too_old_leave_a_merge(sizes: tuple[int, int], cod
     code, key = np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
     gone = [np.unpackbits(side[2], count=size, bitorder="little") for side, size in zip((a, b), sizes, strict=True)]
     order = np.lexsort((key, code))  # stable: rows of a come first among equals
-    for least in (-1, 300, 1_000):
-        kept = (np.concatenate(gone) == 0) & (key >= least)
-        assert np.array_equal(merged_live(a, b, least), order[kept[order]])
+    for least, most in ((-1, 1_000), (300, 2**63 - 1), (300, 700), (1_000, 2_000), (-5, -1)):
+        kept = (np.concatenate(gone) == 0) & (key >= least) & (key <= most)
+        assert np.array_equal(merged_live(a, b, least, most), order[kept[order]])
     nothing = np.zeros_like(a[2]), np.zeros_like(b[2])
-    assert np.array_equal(merged_live((*a[:2], nothing[0]), (*b[:2], nothing[1]), -1), order)
+    assert np.array_equal(merged_live((*a[:2], nothing[0]), (*b[:2], nothing[1]), -1, 1_000), order)

@@ -17,6 +17,8 @@ from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import take_of_two
 from gpuwin_kernels.cpu.parallel import each, ranges
 
+_FEW = 4_096  # rows that one thread has gathered before others have begun
+
 
 def gathered(
     numbers: Sequence[np.ndarray], values: Sequence[pa.Array], at: np.ndarray
@@ -24,10 +26,12 @@ def gathered(
     """The items of each array at the places `at` (int64). A column of fixed width without nulls is shared out by rows,
     any other is one thread's.
     """
+    places = pa.array(at)
+    if len(at) < _FEW:
+        return [a.take(at) for a in numbers], [v.take(places) for v in values]
     found = [empty(len(at), a.dtype) for a in numbers]
     jobs = _by_rows(numbers, found, at)
     taken: list[pa.Array] = [None] * len(values)
-    places = pa.array(at)
 
     def take(column: int) -> None:
         taken[column] = values[column].take(places)
@@ -50,6 +54,8 @@ def gathered_of_two(
     """As `gathered`, of pairs of arrays: a place from the length of the first one on is one of the second. The arrays
     of numbers have items of 4 or 8 bytes.
     """
+    if numbers and sum(map(len, numbers[0])) < _FEW:
+        return gathered([np.concatenate(pair) for pair in numbers], [pa.concat_arrays(pair) for pair in values], at)
     found = [empty(len(at), a.dtype) for a, _ in numbers]
     jobs = [job for pair, out in zip(numbers, found, strict=True) for job in _by_rows_of_two(*pair, out, at)]
     taken: list[pa.Array] = [None] * len(values)

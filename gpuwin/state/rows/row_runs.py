@@ -35,12 +35,14 @@ def stored(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
     copied when they are gathered.
     """
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    return with_own_dictionaries(whole.cast(stored_type(type_)))
+    kept = stored_type(type_)
+    return with_own_dictionaries(whole if whole.type == kept else whole.cast(kept))
 
 
 def shown(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Stored array in the type that went in (dictionaries come out plain)."""
-    return array.cast(type_.value_type if pa.types.is_dictionary(type_) else type_)
+    plain = type_.value_type if pa.types.is_dictionary(type_) else type_
+    return array if array.type == plain else array.cast(plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,11 @@ class RowRun:
         """Marks of rows, uint8[n]: 1 where marked."""
         return np.unpackbits(self.marked, count=len(self.code), bitorder="little")
 
-    def kept(self, before: int) -> RowRun | None:
-        """Run without the rows that were dropped or are older than `before`; None if nothing is left."""
-        if before > self.sample[-1]:
-            return None
-        if self.live == len(self.code) and before <= self.sample[0]:
+    def kept(self, least: int, before: int = INT64_MAX) -> RowRun | None:
+        """Run of the live rows with least <= time < before (the largest int64: no end); None if there is none."""
+        if self.live == len(self.code) and least <= self.sample[0] and self.sample[-1] <= _last(before):
             return self
-        positions = live_between(self.time, self.gone, before, INT64_MAX)
+        positions = self.live_in_time(least, before)
         if not len(positions):
             return None
         (code, time, seq), values = gathered((self.code, self.time, self.seq), self.values, positions)
@@ -123,10 +123,9 @@ class RowRun:
         """Live positions with least <= time < before (the largest int64: no end), ascending: a scan, unless the
         extremes rule it out.
         """
-        last = before if before == INT64_MAX else before - 1
-        if last < self.sample[0] or self.sample[-1] < least:
+        if _last(before) < self.sample[0] or self.sample[-1] < least:
             return np.empty(0, np.int64)
-        return live_between(self.time, self.gone, least, last)  # type: ignore[no-any-return]
+        return live_between(self.time, self.gone, least, _last(before))  # type: ignore[no-any-return]
 
     def without(self, positions: np.ndarray) -> RowRun:
         """Run with these live positions dropped."""
@@ -146,11 +145,17 @@ class RowRun:
         return int(sum(a.nbytes for a in arrays) + sum(v.nbytes for v in self.values))
 
 
-def merged_runs(older: RowRun, newer: RowRun, before: int) -> RowRun | None:
-    """One run of the rows of both that were not dropped and are not older than `before`; None if nothing is left. Rows
-    of the older run come first among equals.
+def _last(before: int) -> int:
+    """Last time before this one; the largest int64 stands for no end."""
+    return before if before == INT64_MAX else before - 1
+
+
+def merged_runs(older: RowRun, newer: RowRun, least: int, before: int = INT64_MAX) -> RowRun | None:
+    """One run of the rows of both that `RowRun.kept` keeps; None if there is none. Rows of the older run come first
+    among equals.
     """
-    order = merged_live((older.code, older.time, older.gone), (newer.code, newer.time, newer.gone), before)
+    rows = (older.code, older.time, older.gone), (newer.code, newer.time, newer.gone)
+    order = merged_live(*rows, least, _last(before))
     if not len(order):
         return None
     numbers = [(older.code, newer.code), (older.time, newer.time), (older.seq, newer.seq)]
@@ -161,13 +166,13 @@ def merged_runs(older: RowRun, newer: RowRun, before: int) -> RowRun | None:
     return RowRun.of_sorted(code, time, seq, values, marks)
 
 
-def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
-    """One run of all rows that were not dropped and are not older than `before`; None if nothing is left."""
-    if len(runs) == 1:
-        return runs[0].kept(before)
-    whole: RowRun | None = None
-    for run in runs:
-        whole = run if whole is None else merged_runs(whole, run, before)
+def whole_run(runs: Sequence[RowRun], least: int, before: int = INT64_MAX) -> RowRun | None:
+    """One run of all rows that `RowRun.kept` keeps; None if there is none."""
+    if not runs:
+        return None
+    whole = runs[-1].kept(least, before) if len(runs) == 1 else runs[-1]
+    for run in reversed(runs[:-1]):  # the smallest ones are copied most often
+        whole = run.kept(least, before) if whole is None else merged_runs(run, whole, least, before)
     return whole
 
 

@@ -1,8 +1,8 @@
 """Stable orders of rows by (key code, time), for streams that are nearly in order of time.
 
-A counting sort by code keeps the order of arrival within a key, which is nearly that of time: most keys are then in
-order already, a few rows are moved by insertion, and only what is really shuffled pays for a sort (a
-least-significant-digit radix sort of the key's rows).
+A counting sort by code (a radix sort, where codes are many more than rows) keeps the order of arrival within a key,
+which is nearly that of time: most keys are then in order already, a few rows are moved by insertion, and only what is
+really shuffled pays for a sort (a least-significant-digit radix sort of the key's rows).
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from .parallel import each, ranges
 _INSERTION_MOVES = 8  # moves per row that insertion may cost before a part is sorted instead
 _SHORT = 48  # rows up to which insertion is always good enough
 _LONG = 1 << 14  # rows from which a digit of 11 bits beats one of 8
+_DIGIT_BITS = 11  # of codes
+_DIGITS = 1 << _DIGIT_BITS
+_SMALL_TABLE = 1 << 14  # codes that have room in a cache
 
 
 @njit(nogil=True, cache=True)
@@ -112,6 +115,37 @@ def _order_dense(code, key, codes):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _order_sparse(code, key, most):  # type: ignore[no-untyped-def]
+    """As `_order_dense`, of codes up to `most`: by a least-significant-digit radix sort of the codes."""
+    n = code.shape[0]
+    order = np.arange(n)
+    other = np.empty(n, np.int64)
+    first = np.empty(_DIGITS + 1, np.int64)
+    shift = 0
+    while most >> shift:
+        first[:] = 0
+        for i in range(n):
+            first[((code[i] >> shift) & (_DIGITS - 1)) + 1] += 1
+        for d in range(_DIGITS):
+            first[d + 1] += first[d]
+        for row in order:
+            d = (code[row] >> shift) & (_DIGITS - 1)
+            other[first[d]] = row
+            first[d] += 1
+        order, other = other, order
+        shift += _DIGIT_BITS
+    lo = 0
+    while lo < n:
+        hi = lo + 1
+        while hi < n and code[order[hi]] == code[order[lo]]:
+            hi += 1
+        if hi - lo > 1:
+            sort_part(key, order, lo, hi)
+        lo = hi
+    return order
+
+
+@njit(nogil=True, cache=True)
 def is_ordered(code, key):  # type: ignore[no-untyped-def]
     """True if the rows are already sorted by (code, key)."""
     for i in range(1, code.shape[0]):
@@ -125,10 +159,10 @@ def order_by_code(code: np.ndarray, key: np.ndarray) -> np.ndarray:
     n = len(code)
     if is_ordered(code, key):
         return np.arange(n, dtype=np.int64)
-    codes = int(code.max()) + 1
-    if codes > 4 * n + 1024:  # few rows of a large dictionary: a table of all codes would cost more than the rows
-        return np.lexsort((key, code))
-    return _order_dense(code, key, codes)  # type: ignore[no-any-return]
+    most = int(code.max())
+    if most > n + _SMALL_TABLE:  # a table of all codes would cost more than the rows
+        return _order_sparse(code, key, most)  # type: ignore[no-any-return]
+    return _order_dense(code, key, most + 1)  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True)
@@ -192,7 +226,7 @@ def _is_set(bits, i):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _merge_live(a, b, least, part, out):  # type: ignore[no-untyped-def]
+def _merge_live(a, b, least, most, part, out):  # type: ignore[no-untyped-def]
     """Writes part [a0, a1) and [b0, b1) of `merged_live`, from out[a0 + b0] on; the number of rows."""
     code_a, key_a, gone_a = a
     code_b, key_b, gone_b = b
@@ -201,12 +235,12 @@ def _merge_live(a, b, least, part, out):  # type: ignore[no-untyped-def]
     k = begin
     while i < a1 or j < b1:
         if j >= b1 or (i < a1 and (code_a[i] < code_b[j] or (code_a[i] == code_b[j] and key_a[i] <= key_b[j]))):
-            if key_a[i] >= least and not _is_set(gone_a, i):
+            if least <= key_a[i] <= most and not _is_set(gone_a, i):
                 out[k] = i
                 k += 1
             i += 1
         else:
-            if key_b[j] >= least and not _is_set(gone_b, j):
+            if least <= key_b[j] <= most and not _is_set(gone_b, j):
                 out[k] = code_a.shape[0] + j
                 k += 1
             j += 1
@@ -217,15 +251,15 @@ SortedRows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Rows by (code int32[n], key int64[n]), and a bit set (uint8) of those that are gone."""
 
 
-def merged_live(a: SortedRows, b: SortedRows, least: int) -> np.ndarray:
-    """`merged_order` of the rows that are not gone, with key >= least, by all threads."""
+def merged_live(a: SortedRows, b: SortedRows, least: int, most: int) -> np.ndarray:
+    """`merged_order` of the rows that are not gone, with least <= key <= most, by all threads."""
     n, m = len(a[0]), len(b[0])
     out = empty(n + m, np.int64)
     longer = a[0] if n >= m else b[0]
     firsts = [longer[lo] for lo, _ in ranges(len(longer))[1:]]
     cuts = [(0, 0), *((int(np.searchsorted(a[0], c)), int(np.searchsorted(b[0], c))) for c in firsts), (n, m)]
     parts = [(i, end_i, j, end_j) for (i, j), (end_i, end_j) in itertools.pairwise(cuts)]
-    counts = each(lambda part: int(_merge_live(a, b, least, part, out)), parts)
+    counts = each(lambda part: int(_merge_live(a, b, least, most, part, out)), parts)
     if sum(counts) == n + m:
         return out
     return np.concatenate([out[i + j : i + j + count] for (i, _, j, _), count in zip(parts, counts, strict=True)])
