@@ -33,7 +33,7 @@ class JoinKernels(Protocol):
 
 
 class OnCpu:
-    """Kernels of Numba, one thread a call."""
+    """Kernels of Numba."""
 
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
         return cpu.probe(run.code, run.time, run.gone, code, least, most)  # type: ignore[no-any-return]
@@ -42,7 +42,7 @@ class OnCpu:
         return cpu.assign_windows(time, first, beyond)  # type: ignore[no-any-return]
 
     def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
-        return cpu.pair_groups(*left, *right, keep_left, keep_right)  # type: ignore[no-any-return]
+        return cpu.pair_groups(*left, *right, keep_left, keep_right)
 
     def union_groups(self, left: Arrays, right: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         _, window, left_first, right_first = cpu.union_groups(*left, *right)

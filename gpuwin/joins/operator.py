@@ -41,6 +41,7 @@ class JoinOperator:
     def __init__(self, plan: JoinPlan, state: JoinState) -> None:
         self._plan = plan
         self._state = state
+        self._known_output = (state.schemas, output_of(plan, state.schemas))
 
     @classmethod
     def started(cls, plan: JoinPlan, left: pa.Schema | None, right: pa.Schema | None) -> JoinOperator:
@@ -79,6 +80,8 @@ class JoinOperator:
         sides, found = self._plan.logic.add(state.sides, runs[0], runs[1])  # type: ignore[arg-type]
         state = replace(state, sides=sides)
         state, more = self._advanced(state, progress)
+        sides = replace(state.sides, left=state.sides.left.tidied(), right=state.sides.right.tidied())
+        state = replace(state, sides=sides)
         return self._commit(self._within_limits(state), found + more)
 
     def advance_watermark(self, time: Any) -> pa.Table:
@@ -149,9 +152,12 @@ class JoinOperator:
 
     def _within_limits(self, state: JoinState) -> JoinState:
         """State after a batch, spilled where it may be. Raises LimitExceeded if it exceeds the limit even so."""
+        most = self._plan.limits.max_state_bytes
+        if most is None:
+            return state
         state = self._spilled(state)
-        most, size = self._plan.limits.max_state_bytes, memory_of(state)
-        if most is not None and size > most:
+        size = memory_of(state)
+        if size > most:
             raise LimitExceeded(
                 f"the join would keep {size} bytes, and Limits.max_state_bytes is {most}; nothing of the batch was "
                 "applied"
@@ -189,13 +195,16 @@ class JoinOperator:
                 whole &= known
         unmatched = (plan.logic.keep_left, plan.logic.keep_right)[number] or plan.cogroup
         at = np.flatnonzero(came.kept if unmatched else came.kept & whole)  # a null key never matches
-        code = _coded(state, number, keys, whole, at)
         metrics = replace(came.metrics, rows_in=came.metrics.rows_in + rows)
         after = replace(state, metrics=metrics, seq=state.seq + rows)
         if not len(at):
             return None, came.newest, after
-        values = [v.take(pa.array(at)) for v in columns.values()] if len(at) < rows else list(columns.values())
-        return RowRun.of(code, came.time[at], state.seq + at, values, schema.types), came.newest, after
+        time, values = came.time, list(columns.values())
+        if len(at) < rows:
+            time, whole, keys = time[at], whole[at], [key.take(pa.array(at)) for key in keys]
+            values = [v.take(pa.array(at)) for v in values]
+        code = _coded(state, number, keys, whole)
+        return RowRun.of(code, time, state.seq + at, values, schema.types), came.newest, after
 
     def _on_time(self, state: JoinState, column: pa.Array, bounds: Sequence[pa.Array]) -> _Came:
         """Rows that have a time, are not late, and lie in a window. `bounds`: columns that make it, beside the time."""
@@ -214,7 +223,7 @@ class JoinOperator:
             rows_late=before.rows_late + int(late.sum()),
             rows_unassigned=before.rows_unassigned + int((nowhere & timed).sum()),
         )
-        newest = int(time[timed].max()) if timed.any() else None
+        newest = int((time if timed.all() else time[timed]).max()) if timed.any() else None
         return _Came(time, timed & ~late & ~nowhere, late, newest, counted)
 
     def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,8 +238,10 @@ class JoinOperator:
         if len(state.keys) < 2 * state.keys_checked:
             return state
         sides = state.sides
-        used = np.union1d(sides.left.used_codes(), sides.right.used_codes())
-        kept, moved = state.keys.kept(used[used >= _RESERVED] - _RESERVED)
+        used = np.zeros(_RESERVED + len(state.keys), bool)
+        sides.left.mark_codes(used)
+        sides.right.mark_codes(used)
+        kept, moved = state.keys.kept(np.flatnonzero(used[_RESERVED:]).astype(np.int32))
         new_code = np.concatenate((np.arange(_RESERVED), np.where(moved < 0, -1, moved + _RESERVED))).astype(np.int32)
         sides = replace(sides, left=sides.left.recoded(new_code), right=sides.right.recoded(new_code))
         if isinstance(sides, WindowSides):
@@ -240,7 +251,9 @@ class JoinOperator:
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def _output(self, state: JoinState) -> JoinOutput:
-        return output_of(self._plan, state.schemas)
+        if self._known_output[0] is not state.schemas:
+            self._known_output = (state.schemas, output_of(self._plan, state.schemas))
+        return self._known_output[1]
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -330,13 +343,13 @@ def _with_late(state: JoinState, number: int, table: pa.Table | pa.RecordBatch, 
     return replace(state, late=both, late_bytes=state.late_bytes + late[-1].nbytes)
 
 
-def _coded(state: JoinState, number: int, keys: list[pa.Array], whole: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Codes of the keys of the rows `at`, int32 each; `whole` (bool[n]): those without a null among their keys."""
+def _coded(state: JoinState, number: int, keys: list[pa.Array], whole: np.ndarray) -> np.ndarray:
+    """Codes of the keys of rows, int32[n]; `whole` (bool[n]): rows without a null among their keys."""
     if len(keys) > 1:
-        there = [key.take(pa.array(at)) for key in keys]
-        return state.keys.encode(by_side(whole[at], number, there), len(at)) + _RESERVED
-    code = np.full(len(at), number, np.int32)  # there is but one null key
-    known = np.flatnonzero(whole[at])
-    taken = [key.take(pa.array(at[known])) for key in keys]
-    code[known] = state.keys.encode(taken, len(known)) + _RESERVED
+        return state.keys.encode(by_side(whole, number, keys), len(whole)) + _RESERVED
+    if whole.all():
+        return state.keys.encode(keys, len(whole)) + _RESERVED
+    code = np.full(len(whole), number, np.int32)  # there is but one null key
+    known = np.flatnonzero(whole)
+    code[known] = state.keys.encode([key.take(pa.array(known)) for key in keys], len(known)) + _RESERVED
     return code

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.joins.kernels import JoinKernels
-from gpuwin.state.rows.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs
+from gpuwin.state.rows.gathering import gathered
+from gpuwin.state.rows.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs, whole_run
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 
@@ -61,7 +62,12 @@ class Side:
         return tuple(shown(v, t) for v, t in zip(values, self.types, strict=True))
 
     def with_run(self, run: RowRun | None) -> Side:
-        return self if run is None else replace(self, runs=tidied_runs((*self.runs, run), self.before))
+        """Side with new rows in a run of their own; see `tidied`."""
+        return self if run is None else replace(self, runs=(*self.runs, run))
+
+    def tidied(self) -> Side:
+        """Side in few runs. Most rows of a batch may leave with it, so it is tidied when they have."""
+        return replace(self, runs=tidied_runs(self.runs, self.before))
 
     def partners(
         self, rows: RowRun, least: np.ndarray, most: np.ndarray, kernels: JoinKernels
@@ -108,28 +114,19 @@ class Side:
 
     def in_time(self, least: int, before: int) -> RowRun | None:
         """Live rows with least <= time < before, as one run."""
-        parts = [(run, run.live_in_time(max(least, self.before), before)) for run in self.runs]
-        return self.gathered(parts)
+        return whole_run(self.runs, max(least, self.before), before)
 
     def gathered(self, parts: Sequence[tuple[RowRun, np.ndarray]]) -> RowRun | None:
         parts = [(run, at) for run, at in parts if len(at)]
         if not parts:
             return None
-        code = np.concatenate([run.code[at] for run, at in parts])
-        time = np.concatenate([run.time[at] for run, at in parts])
-        seq = np.concatenate([run.seq[at] for run, at in parts])
-        taken = [run.take(at) for run, at in parts]
-        values = tuple(pa.concat_arrays(column) for column in zip(*taken, strict=True))
-        if len(parts) == 1:
-            return RowRun.of_sorted(code, time, seq, values)
-        order = np.lexsort((seq, time, code))
-        values = tuple(v.take(pa.array(order)) for v in values)
-        return RowRun.of_sorted(code[order], time[order], seq[order], values)
+        taken = [gathered((run.code, run.time, run.seq), run.values, at) for run, at in parts]
+        return whole_run([RowRun.of_sorted(n[0], n[1], n[2], values) for n, values in taken], INT64_MIN)
 
-    def used_codes(self) -> np.ndarray:
-        kept = [run.kept(self.before) for run in self.runs]
-        codes = [np.unique(run.code) for run in kept if run is not None]
-        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
+    def mark_codes(self, used: np.ndarray) -> None:
+        """Sets `used` (bool[codes]) at the codes of all live rows."""
+        for run in self.runs:
+            used[run.code[run.live_in_time(self.before, INT64_MAX)]] = True
 
     def recoded(self, new_code: np.ndarray) -> Side:
         kept = (run.kept(self.before) for run in self.runs)

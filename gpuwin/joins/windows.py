@@ -13,13 +13,16 @@ from gpuwin.grid import WindowGrid
 from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Alone, Found, Side
 from gpuwin.joins.spans import Spans, in_parts
+from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.state.rows.row_state import rows_of_windows, window_edges
 from gpuwin.state.sessions.assignment import Touch, assign
 from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.extremes import ends_of
 from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.layout import CellLayout
 
 Keep = Literal["all", "first", "last"]
@@ -45,26 +48,34 @@ class _Members:
     code: np.ndarray  # int32[k]
     window: np.ndarray  # int64[k]
 
+    @classmethod
+    def of(cls, run: RowRun | None, row: np.ndarray, window: np.ndarray) -> _Members:
+        """Members in any order."""
+        if run is None or not len(row):
+            return cls(None, _NONE, _NONE.astype(np.int32), _NONE)
+        code = run.code[row]
+        order = order_by_code(code, window)
+        return cls(run, row[order], code[order], window[order])
+
+    def chosen(self, keep: Keep) -> _Members:
+        """The members of each (code, window) that are paired."""
+        if keep == "all" or not len(self.row):
+            return self
+        differs = (self.code[1:] != self.code[:-1]) | (self.window[1:] != self.window[:-1])
+        some = np.concatenate(([True], differs)) if keep == "first" else np.concatenate((differs, [True]))
+        return _Members(self.run, self.row[some], self.code[some], self.window[some])
+
     def take(self, side: Side, at: np.ndarray) -> tuple[pa.Array, ...]:
         """Values of these members, null where at is -1."""
         if self.run is None:
             return tuple(pa.nulls(len(at), type_) for type_ in side.types)
-        rows = pa.array(self.row[at], mask=at < 0)
-        return side.plain(tuple(v.take(rows) for v in self.run.values))
+        if len(at) and ends_of(at)[0] < 0:
+            rows = pa.array(self.row[at], mask=at < 0)
+            return side.plain(each(lambda values: values.take(rows), self.run.values))
+        return side.plain(gathered((), self.run.values, self.row[at])[1])
 
 
-def _members(run: RowRun | None, row: np.ndarray, window: np.ndarray, keep: Keep) -> _Members:
-    if run is None or not len(row):
-        none = np.empty(0, np.int64)
-        return _Members(None, none, none.astype(np.int32), none)
-    code = run.code[row]
-    order = order_by_code(code, window)
-    row, code, window = row[order], code[order], window[order]
-    if keep != "all" and len(row):
-        differs = (code[1:] != code[:-1]) | (window[1:] != window[:-1])
-        chosen = np.concatenate(([True], differs)) if keep == "first" else np.concatenate((differs, [True]))
-        row, code, window = row[chosen], code[chosen], window[chosen]
-    return _Members(run, row, code, window)
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,9 @@ class WindowLogic:
         is in no window.
         """
         nowhere = np.zeros(len(time), bool)
-        if self.grid is not None:
+        if self._none_late(time, closed):
+            late = nowhere
+        elif self.grid is not None:
             first, last = self.grid.windows_of(self.grid.panes(time))
             nowhere = last < first
             late = nowhere if closed is None else self.grid.ends(last) <= closed
@@ -104,6 +117,12 @@ class WindowLogic:
         else:
             late = nowhere
         return late & ~nowhere, nowhere
+
+    def _none_late(self, time: np.ndarray, closed: int | None) -> bool:
+        """Whether the oldest row says so: where there are no gaps, each row is in a window that ends after it."""
+        if self.grid is None or self.grid.gaps:
+            return False
+        return closed is None or not len(time) or closed <= min(ends_of(time)[0], INT64_MAX - 1)
 
     def add(self, sides: WindowSides, left: RowRun | None, right: RowRun | None) -> tuple[WindowSides, list[Found]]:
         runs = [run for run in (left, right) if run is not None]
@@ -134,12 +153,13 @@ class WindowLogic:
         if last <= sides.closed:
             return sides, []
         found = []
-        for members in self._in_grid(sides, grid, last, bound):
+        before = grid.start_of(last + 1)
+        parts = self._in_grid(sides, grid, last, bound) if grid.overlaps else [self._in_one(sides, grid, before)]
+        for members in parts:
             for pairs in self._pair(sides, members):
                 assert pairs.window_start is not None
                 start, end = grid.starts(pairs.window_start), grid.ends(pairs.window_start)
                 found.append(replace(pairs, window_start=start, window_end=end))
-        before = grid.start_of(last + 1)
         left, right = sides.left.evicted(before), sides.right.evicted(before)
         return replace(sides, left=left, right=right, closed=last), found
 
@@ -156,27 +176,36 @@ class WindowLogic:
         for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
             run = side.in_time(INT64_MIN, INT64_MAX)
             rows = np.arange(0 if run is None else len(run))
-            members.append(_members(run, rows, np.zeros(len(rows), np.int64), keep))
+            members.append(_Members.of(run, rows, np.zeros(len(rows), np.int64)).chosen(keep))
         found = [replace(f, window_start=None) for f in self._pair(sides, members)]
         return replace(sides, left=sides.left.evicted(INT64_MAX), right=sides.right.evicted(INT64_MAX)), found
 
     # -- the rows of closing windows --------------------------------------------------------------------------------
+
+    def _in_one(self, sides: WindowSides, grid: WindowGrid, before: int) -> list[_Members]:
+        """Members of both sides, of which each is in one window. Runs are sorted by it, too."""
+        members = []
+        for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
+            run = side.in_time(INT64_MIN, before)
+            if run is None:
+                members.append(_Members.of(None, _NONE, _NONE))
+                continue
+            window = grid.windows_of(grid.panes(run.time))[0]
+            members.append(_Members(run, np.arange(len(run)), run.code, window).chosen(keep))
+        return members
 
     def _in_grid(self, sides: WindowSides, grid: WindowGrid, last: int, bound: int) -> Iterator[list[_Members]]:
         """Members of both sides, in ranges of (code, window), ascending."""
         left, right = (
             Spans.of(side.in_time(INT64_MIN, bound), grid, sides.closed, last) for side in (sides.left, sides.right)
         )
-        parts = iter([(left, right)])
-        if grid.overlaps:  # else a row is in one window, and is left out as cheaply when rows are paired
-            met = (
-                left if self.keep_left or self.cogroup else left.met_by(right),
-                right if self.keep_right or self.cogroup else right.met_by(left),
-            )
-            parts = in_parts(*met, tuning.JOIN_MEMBERS)
-        for part in parts:
+        met = (
+            left if self.keep_left or self.cogroup else left.met_by(right),
+            right if self.keep_right or self.cogroup else right.met_by(left),
+        )
+        for part in in_parts(*met, tuning.JOIN_MEMBERS):
             yield [
-                _members(spans.run, *spans.listed(self.kernels), keep)
+                _Members.of(spans.run, *spans.listed(self.kernels)).chosen(keep)
                 for spans, keep in zip(part, self.keeps, strict=True)
             ]
 
@@ -192,13 +221,13 @@ class WindowLogic:
             run = side.gathered(list(zip(side.runs, positions, strict=True)))
             kept.append(side.without(positions))
             if run is None:
-                members.append(_members(None, np.empty(0, np.int64), np.empty(0, np.int64), keep))
+                members.append(_Members.of(None, _NONE, _NONE))
                 continue
             lo, hi = window_edges(run.code, run.time, closing.code, closing.start, after)
             size = hi - lo
             window = np.repeat(np.arange(len(lo)), size)
             row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
-            members.append(_members(run, row, window, keep))
+            members.append(_Members.of(run, row, window).chosen(keep))
         found = [
             replace(
                 f,

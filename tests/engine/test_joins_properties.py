@@ -7,6 +7,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from join_oracle import (
@@ -29,12 +32,54 @@ from gpuwin.joins import HashJoin, IntervalJoin, WindowJoin
 from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness
 from gpuwin.vocabulary.windows import (
+    CalendarWindow,
     CumulativeWindow,
     GlobalWindow,
     SessionWindow,
     SlidingWindow,
     TumblingWindow,
 )
+
+
+def large_side(value: str) -> pa.Table:
+    """Rows of half an hour, of which some are some seconds late, and some have no key."""
+    rng, rows = np.random.default_rng(ord(value)), 150_000
+    time = np.sort(rng.integers(0, 1_800, rows)) - rng.integers(0, 9, rows)
+    key = pa.array(rng.integers(0, 20_000, rows), mask=rng.random(rows) < 0.01)
+    columns = {"k": key, "t": pa.array(time * 1_000_000).cast(pa.timestamp("us")), value: pa.array(np.arange(rows))}
+    columns[f"{value}_text"] = pa.array(np.arange(rows).astype(str))
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    ("window", "how", "keep"),
+    [
+        (TumblingWindow("1 minute"), "inner", "all"),
+        (TumblingWindow("1 minute"), "full", "last"),
+        (CalendarWindow("1 day"), "left", "first"),
+        (SlidingWindow("20 seconds", "50 seconds"), "right", "all"),
+        (SlidingWindow("90 seconds", "60 seconds"), "left", "all"),
+        (SessionWindow("5 seconds"), "full", "all"),
+        (TumblingWindow("1 minute"), "semi", "all"),
+        (None, "full", "all"),
+    ],
+)
+def test_large_batches_and_small_ones(window: Any, how: Any, keep: Any) -> None:
+    """Rows by all threads, and by one."""
+    late = {"watermark": BoundedOutOfOrderness("10 seconds")}
+    spec = (
+        IntervalJoin(["k"], "t", "t", timedelta(seconds=-20), timedelta(seconds=9), how, **late)  # type: ignore[arg-type]
+        if window is None
+        else WindowJoin(window, ["k"], "t", "t", how, keep=keep, **late)  # type: ignore[arg-type]
+    )
+    left, right, found = large_side("a"), large_side("b"), []
+    for batches in (2, 40):
+        op, step = spec.start(), len(left) // batches
+        parts = [op.process(left.slice(i * step, step), right.slice(i * step, step)) for i in range(batches)]
+        rows = pa.concat_tables([*parts, op.finish()])
+        found.append(rows.sort_by([(name, "ascending") for name in rows.column_names]))
+    assert len(found[0]) > 20_000
+    assert found[0].equals(found[1])
 
 
 @settings(max_examples=150, deadline=None)

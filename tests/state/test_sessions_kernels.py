@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.joins import assign_windows, common_spans, pair_groups, probe, union_groups
 from gpuwin_kernels.cpu.order import lower_bounds, merged_order, order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove
@@ -135,6 +136,26 @@ def test_join_kernels(
     for g, pair in enumerate(groups):
         assert left[left_first[g] : left_first[g + 1]] == [x for x in left if x == pair]
         assert right[right_first[g] : right_first[g + 1]] == [x for x in right if x == pair]
+
+
+@pytest.mark.parametrize("sizes", [(200_000, 150_000), (150_000, 200_000), (200_000, 0), (0, 0)])
+@pytest.mark.parametrize("codes", [1, 3, 60_000])
+def test_pairs_by_all_threads(sizes: tuple[int, int], codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(codes)
+
+    def side(rows: int) -> tuple[np.ndarray, np.ndarray]:
+        code, window = rng.integers(0, codes, rows).astype(np.int32), rng.integers(0, 200_000, rows)
+        order = np.lexsort((window, code))
+        return code[order], window[order]
+
+    both = *side(sizes[0]), *side(sizes[1])
+    for keep in ((False, False), (True, True)):
+        found = []
+        for threads in (1, 3):
+            monkeypatch.setattr(tuning, "threads", lambda threads=threads: threads)
+            found.append(pair_groups(*both, *keep))
+        assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+        assert len(found[0][0]) >= (sum(sizes) if keep[0] and not all(sizes) else 0)
 
 
 def test_assigning_windows() -> None:

@@ -5,10 +5,14 @@ Every result is listed in two passes, one that counts and one that fills, so tha
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import lower_bound_from
+from gpuwin_kernels.cpu.parallel import each, ranges
 
 
 @njit(nogil=True, cache=True)
@@ -118,13 +122,11 @@ def _group_end(code, window, i):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _walk(lefts, rights, keep_left, keep_right, left, right, write):  # type: ignore[no-untyped-def]
+def _walk(lefts, rights, part, keep_left, keep_right, left, right, write):  # type: ignore[no-untyped-def]
+    """Walks through part (i, end of i, j, end of j) of both sides; the number of pairs, which it writes if asked to."""
     left_code, left_window = lefts
     right_code, right_window = rights
-    i = 0
-    j = 0
-    nl = left_code.shape[0]
-    nr = right_code.shape[0]
+    i, nl, j, nr = part
     k = 0
     while i < nl or j < nr:
         if j >= nr:
@@ -165,19 +167,36 @@ def _walk(lefts, rights, keep_left, keep_right, left, right, write):  # type: ig
     return k
 
 
-@njit(nogil=True, cache=True)
-def pair_groups(left_code, left_window, right_code, right_window, keep_left, keep_right):  # type: ignore[no-untyped-def]
-    """All pairs of rows with equal (code, window); both sides are sorted by it.
+def pair_groups(
+    left_code: np.ndarray,
+    left_window: np.ndarray,
+    right_code: np.ndarray,
+    right_window: np.ndarray,
+    keep_left: bool,
+    keep_right: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of rows with equal (code int32, window int64), by which both sides are sorted, by all threads.
 
     Returns (left int64[k], right int64[k]), positions, -1 where a row has no partner and its side is kept (outer
     joins).
     """
-    none = np.empty(0, np.int64)
     lefts, rights = (left_code, left_window), (right_code, right_window)
-    total = _walk(lefts, rights, keep_left, keep_right, none, none, False)
-    left = np.empty(total, np.int64)
-    right = np.empty(total, np.int64)
-    _walk(lefts, rights, keep_left, keep_right, left, right, True)
+    longer = left_code if len(left_code) >= len(right_code) else right_code
+    cuts = [longer[lo] for lo, _ in ranges(len(longer))[1:]]  # a code is in one part
+    edges = [
+        [0, *np.searchsorted(code, np.array(cuts, np.int32)).tolist(), len(code)] for code in (left_code, right_code)
+    ]
+    parts = [(*left, *right) for left, right in zip(*map(itertools.pairwise, edges), strict=True)]
+    none = np.empty(0, np.int64)
+    counts = each(lambda part: int(_walk(lefts, rights, part, keep_left, keep_right, none, none, False)), parts)
+    ends = np.cumsum(counts).tolist()
+    left, right = empty(ends[-1], np.int64), empty(ends[-1], np.int64)
+
+    def fill(part: int) -> None:
+        pairs = slice(ends[part] - counts[part], ends[part])
+        _walk(lefts, rights, parts[part], keep_left, keep_right, left[pairs], right[pairs], True)
+
+    each(fill, range(len(parts)))
     return left, right
 
 
