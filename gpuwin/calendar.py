@@ -2,12 +2,13 @@
 
 A period begins with the first instant at which the clocks of the zone show its first day: at midnight, or, where the
 clocks skip midnight, right after the skip. Periods follow each other without gaps, so the days on which clocks change
-have 23 or 25 hours, and a day that a zone left out (30 December 2011 in Samoa) has no length, and no rows. Days are
+have 23 or 25 hours, and a day that a zone left out (30 December 2011 in Samoa) has no length, and no number. Days are
 those of the Gregorian calendar, also before it, and zones those of `zoneinfo`, whose rules go on for ever.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -23,6 +24,9 @@ DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST_DAY = INT64_MAX // DAY_US  # since the epoch; later ones leave int64 microseconds
 _CYCLE = 146_097  # days of 400 years, after which dates and days of the week come again
+_OLDEST, _NEWEST = -500_000, 2_500_000  # days whose neighbours Python's dates have, too; no zone changes its rules in
+# the cycle after the one, or the one before the other
+_LINE = range(1840, 2040)  # years in which zones moved over the date line
 _TABLE = 4_096  # periods between the oldest and the newest time of a batch whose starts are all looked up
 
 
@@ -58,6 +62,7 @@ class Calendar:
             dates = np.unique(self._of_dates(time))
             known = np.unique(np.concatenate([dates - 1, dates, dates + 1]))
             starts = self._table(known)
+        starts = starts[: np.searchsorted(starts, INT64_MAX)]  # no time is after the others, which saturate
         first, last = np.searchsorted(starts, ends, side="right") - 1
         if first == last:
             return np.full(len(time), known[first])
@@ -81,7 +86,8 @@ class Calendar:
         """Periods of the dates that times have in UTC, int64[n]."""
         day = time // DAY_US
         if self.days:
-            return np.asarray((day - self.first) // self.days)
+            number = (day - self.first) // self.days
+            return np.asarray(number - np.searchsorted(self._left_out(), number))
         first = np.datetime64(self.first, "D")
         ahead = int((first - first.astype("datetime64[M]")).astype(np.int64))  # days of a month before its period
         month = (day - ahead).view("datetime64[D]").astype("datetime64[M]").astype(np.int64)
@@ -93,11 +99,33 @@ class Calendar:
         """
         number = np.clip(number, -2 * _LAST_DAY, 2 * _LAST_DAY)
         if self.days:
+            gone = self._left_out()
+            number = number + np.searchsorted(gone - np.arange(len(gone)), number, side="right")
             return np.asarray(number * self.days + self.first)
         first = np.datetime64(self.first, "D")
         ahead = first - first.astype("datetime64[M]")
         month = number * self.months + int(first.astype("datetime64[M]").astype(np.int64))
         return np.asarray((month.view("datetime64[M]").astype("datetime64[D]") + ahead).astype(np.int64))
+
+    def _left_out(self) -> np.ndarray:
+        """Periods without length, as they would be numbered if they counted, int64[n]."""
+        return _days_left_out(self.zone) - self.first if self.days == 1 else np.empty(0, np.int64)
+
+
+@lru_cache(64)
+def _days_left_out(zone: str) -> np.ndarray:
+    """Days that a zone left out, int64[n], days since the epoch."""
+    new_years = [date(year, 1, 1).toordinal() - _EPOCH for year in _LINE]
+    return np.array(
+        [
+            day
+            for first, after in itertools.pairwise(new_years)
+            if _begins(zone, after) - _begins(zone, first) < (after - first) * DAY_US - DAY_US // 2
+            for day in range(first, after)
+            if _begins(zone, day) == _begins(zone, day + 1)
+        ],
+        np.int64,
+    )
 
 
 @lru_cache(64)
@@ -127,8 +155,8 @@ def _begins(zone: str, day: int) -> int:
     """First instant, microseconds UTC, at which clocks of a zone show a day (days since the epoch) or a later one."""
     if not -_LAST_DAY < day < _LAST_DAY:
         return INT64_MAX if day > 0 else INT64_MIN
-    if not -500_000 < day < 2_500_000:  # years that Python's dates do not have, or whose neighbours they do not have
-        cycles = day // _CYCLE
+    if not _OLDEST <= day < _NEWEST:
+        cycles = (day - (_OLDEST if day < 0 else _NEWEST - _CYCLE)) // _CYCLE
         return _begins(zone, day - cycles * _CYCLE) + cycles * _CYCLE * DAY_US
     where: tzinfo = UTC if zone == "UTC" else ZoneInfo(zone)
     midnight = datetime.fromordinal(day + _EPOCH).replace(tzinfo=where)

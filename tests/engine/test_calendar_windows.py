@@ -38,6 +38,12 @@ def shown(zone: str, micros: int) -> date:
     return (EPOCH + timedelta(microseconds=micros)).astimezone(ZoneInfo(zone)).date()
 
 
+def noon_on(zone: str, day: date) -> int | None:
+    """Noon of a day, microseconds; None where the zone left the day out."""
+    noon = datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    return (noon - EPOCH) // timedelta(microseconds=1) if noon.astimezone(ZoneInfo(zone)).date() == day else None
+
+
 def instants(*texts: str) -> pa.Array:
     """Times with an offset, as UTC."""
     times = [datetime.fromisoformat(text) for text in texts]
@@ -61,9 +67,35 @@ def test_a_day_begins_when_clocks_first_show_it(zone: str) -> None:
     starts = calendar.starts(number)
     odd = np.flatnonzero(np.diff(starts) != DAY_US)
     assert len(odd) == 0 if zone == "UTC" else len(odd) > 1
+    assert (np.diff(starts) > 0).all()
+    days = [day for day in (date(1910, 1, 1) + timedelta(i) for i in range(50_000)) if noon_on(zone, day) is not None]
+    begin = days.index(date(1970, 1, 1))
     for k in [*odd, *(odd + 1), *range(0, len(number), 997)]:
-        day = date(1970, 1, 1) + timedelta(days=int(number[k]))
+        day = days[begin + number[k]]
         assert shown(zone, int(starts[k])) >= day > shown(zone, int(starts[k]) - 1)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_rules_go_on_for_ever(zone: str) -> None:
+    """Those of the first years that Python has, and of the last, hold 400 years before and after, too."""
+    calendar = Calendar.of(gw.CalendarWindow("1 day", zone))
+
+    def start_of_day(at: int) -> int:
+        return int(calendar.starts(calendar.numbers(np.array([at])))[0])
+
+    for year, cycle in ((2, -146_097), (300, -146_097), (9700, 146_097), (9998, 146_097)):
+        for day in (date(year, 1, 1) + timedelta(days) for days in range(0, 365, 13)):
+            noon = noon_on(zone, day)
+            assert noon is not None
+            start = start_of_day(noon)
+            assert shown(zone, start) == day > shown(zone, start - 1)
+            assert start_of_day(noon + cycle * DAY_US) == start + cycle * DAY_US
+
+
+def test_a_day_that_is_left_out_is_no_window_without_rows() -> None:
+    times = instants("2011-12-29T12:00-10:00", "2011-12-31T12:00+14:00", "2012-01-01T12:00+14:00")
+    found = rows_by(gw.CalendarWindow("1 day", "Pacific/Apia"), times, emit=gw.OnChange())
+    assert [(start[:10], n) for start, _, n in found] == [("2011-12-29", 1), ("2012-01-02", 0)]
 
 
 @pytest.mark.parametrize("size", ["day", "3 days", "week", "month", "2 quarters", "10 years"])
@@ -77,6 +109,7 @@ def test_each_time_is_in_one_window(zone: str, size: str) -> None:
         number = calendar.numbers(time)
         start, end = calendar.starts(number), calendar.starts(number + 1)
         assert (start <= time).all()
+        assert (start < end).all()
         assert ((time < end) | (end == INT64_MAX)).all()
 
 
