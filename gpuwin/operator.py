@@ -171,7 +171,7 @@ class WindowOperator:
         if not self._spec.collect_late:
             raise SpecificationError("late rows are not kept: write WindowedAggregation(..., collect_late=True)")
         late = self._running.late
-        table = one_table(late) if late else pa.table({}) if self._input is None else self._input.empty_table()
+        table = one_table(late, self._input)
         self._running = replace(self._running, late=(), waiting_bytes=bytes_of(self._running.merges))
         return table
 

@@ -28,7 +28,7 @@ def _takeable(type_: pa.DataType) -> pa.DataType:
 
 def _cast(table: pa.Table, types: Callable[[pa.DataType], pa.DataType]) -> pa.Table:
     """The table in other types, cast column by column: a name may be there more than once."""
-    schema = pa.schema([field.with_type(types(field.type)) for field in table.schema])
+    schema = pa.schema([field.with_type(types(field.type)) for field in table.schema], table.schema.metadata)
     columns = [
         pa.chunked_array([recoded(chunk, field.type) for chunk in column.chunks], field.type)
         for column, field in zip(table.columns, schema, strict=True)
@@ -79,8 +79,12 @@ def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.n
     return (*late, table)
 
 
-def one_table(late: LateRows) -> pa.Table:
-    """All late rows in order of arrival. Where their schemas differ, the types hold the values of all."""
+def one_table(late: LateRows, batch: pa.Schema | None) -> pa.Table:
+    """All late rows in order of arrival. Where their schemas differ, the types hold the values of all. Where there are
+    none, the table is that of no row of a batch (None: none has come).
+    """
+    if not late:
+        return pa.table({}) if batch is None else _cast(batch.empty_table(), _takeable)
     if all(table.schema == late[0].schema for table in late):
         return pa.concat_tables(late)
     return pa.concat_tables([_cast(table, plain_type) for table in late], promote_options=_WIDER)

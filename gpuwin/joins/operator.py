@@ -111,10 +111,7 @@ class JoinOperator:
                 "collect_late=True); a HashJoin has none"
             )
         state = self._state
-        left, right = (
-            one_table(late) if late else pa.table({}) if schema is None else schema.empty_table()
-            for late, schema in zip(state.late, state.schemas, strict=True)
-        )
+        left, right = (one_table(late, batch) for late, batch in zip(state.late, state.batches, strict=True))
         state = replace(state, late=((), ()), late_bytes=0)
         self._state = replace(state, metrics=replace(state.metrics, state_bytes=memory_of(state)))
         return left, right
@@ -179,6 +176,7 @@ class JoinOperator:
         plan, schema = self._plan, state.schemas[number]
         assert schema is not None
         columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
+        state = state.with_batch(number, table.schema)
         rows = table.num_rows
         if plan.times is None:
             came = _Came(np.zeros(rows, np.int64), np.ones(rows, bool), _NONE_LATE, None, state.metrics)

@@ -63,7 +63,7 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
     known = replace((state.sides.left, state.sides.right)[number], types=tuple(bare.types))
     sides = with_side(state.sides, number, known)
     keys = dictionary_of(types) if other is None else state.keys
-    return replace(state, schemas=schemas, sides=sides, keys=keys)
+    return replace(state.with_batch(number, schema), schemas=schemas, sides=sides, keys=keys)
 
 
 def _with_keys_of(other: pa.Schema, bare: pa.Schema, keys: Sequence[str], side: str) -> pa.Schema:

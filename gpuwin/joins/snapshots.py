@@ -31,9 +31,10 @@ _VERSION = 3
 def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
     """Snapshot of a state, as bytes."""
     parts: dict[str, bytes] = {}
-    for name, schema in zip(SIDE_NAMES, state.schemas, strict=True):
-        if schema is not None:
+    for name, schema, batch in zip(SIDE_NAMES, state.schemas, state.batches, strict=True):
+        if schema is not None and batch is not None:
             parts[f"{name}_schema"] = bytes(schema.serialize())
+            parts[f"{name}_batch"] = bytes(batch.serialize())
             parts[name] = stream_of(getattr(state.sides, name).to_arrow())
     known = state.schemas[0] if state.schemas[0] is not None else state.schemas[1]
     if known is not None:
@@ -91,8 +92,11 @@ def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
     state = fresh_state(plan)
     for number, name in enumerate(SIDE_NAMES):
         if name in parts:
-            schema = pa.ipc.read_schema(pa.py_buffer(parts[f"{name}_schema"]))
-            state = with_schema(plan, state, number, schema)
+            schema, batch = (
+                pa.ipc.read_schema(pa.py_buffer(parts.get(f"{name}_{which}", parts[f"{name}_schema"])))
+                for which in ("schema", "batch")
+            )
+            state = with_schema(plan, state, number, schema).with_batch(number, batch)
             side = Side.from_arrow(schema.types, batch_of(parts[name]))
             state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:

@@ -42,9 +42,15 @@ class JoinState:
     progress: Progress = BEFORE_TIME  # of two inputs, the left side and the right
     seq: int = 0
     finished: bool = False
+    batches: tuple[pa.Schema | None, pa.Schema | None] = (None, None)  # of the last batch, in its encodings
     late: tuple[LateRows, LateRows] = ((), ())  # of the left side and the right, that nobody has asked for yet
     late_bytes: int = 0
     metrics: JoinMetrics = field(default_factory=JoinMetrics)
+
+    def with_batch(self, number: int, schema: pa.Schema) -> JoinState:
+        """State after a batch of one side (0: left, 1: right) with this schema."""
+        left, right = self.batches
+        return replace(self, batches=(schema, right) if number == 0 else (left, schema))
 
 
 def memory_of(state: JoinState) -> int:

@@ -184,9 +184,11 @@ def test_views_and_categories_of_polars() -> None:
     }
     op = spec(aggregates=aggregates, watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
     op.process(FROM_POLARS[:1])
+    none = op.late_rows()
     op.process(FROM_POLARS[1:])
     op = op._spec.restore(op.snapshot())
     late = op.late_rows()
+    assert none.schema == late.schema
     assert late.drop_columns("time").to_pylist() == FROM_POLARS[1:].drop("time").to_dicts()
     (row,) = op.finish().to_pylist()
     told = [row[name] for name in ("key", "total", "key_again", "levels", "tags", "text")]

@@ -551,6 +551,34 @@ def test_late_rows_are_kept_as_they_came(join: Any) -> None:
         plain.late_rows()
 
 
+def test_no_late_rows_have_the_types_of_the_batch() -> None:
+    """Those that late rows have: dictionaries stay, and views become values."""
+    join = replace(LATE[1], collect_late=True)
+
+    def side(*times: int) -> pa.Table:
+        key, text = (pa.array([word] * len(times), pa.string_view()) for word in ("a", "b"))
+        columns = {"k": key.cast(pa.string()).dictionary_encode(), "t": pa.array(times, pa.timestamp("s")), "v": text}
+        return pa.table(columns).replace_schema_metadata({"from": "here"})
+
+    given = side().schema
+    kept = given.set(2, pa.field("v", pa.string()))
+    op = join.start(left_schema=given)
+    assert [late.schema for late in op.late_rows()] == [kept, pa.schema([])]
+    op.process(right=side(1000).select(["v", "t", "k"]))
+    op = join.restore(op.snapshot())
+    none = op.late_rows()
+    assert [late.schema.names for late in none] == [["k", "t", "v"], ["v", "t", "k"]]
+    op.process(left=side(1000, 2000), right=side(2000))
+    op = join.restore(op.snapshot())
+    none = op.late_rows()
+    assert [late.num_rows for late in none] == [0, 0]
+    op.process(left=side(1), right=side(2))
+    for before, late in zip(none, op.late_rows(), strict=True):
+        assert late.num_rows == 1
+        assert before.schema.equals(late.schema, check_metadata=True)
+        assert late.schema == kept
+
+
 def test_late_rows_count_for_the_limit() -> None:
     rows = pa.table({"k": [1], "t": pa.array([1000], pa.timestamp("s"))})
     late = pa.table({"k": [1] * 5000, "t": pa.array([1] * 5000, pa.timestamp("s"))})
