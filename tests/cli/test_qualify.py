@@ -252,8 +252,16 @@ def test_the_plan_in_an_event_log(tmp_path: Path) -> None:
     assert "operator 0 (stateStoreSave): can be offloaded: a window with count, sum" in text
     assert "rows lie in k = 10 windows\n" in text
     assert "--window" not in text
-    log.write_text("".join([EVENTS[0], planned_in_a_log("sliding_plain", "another"), *EVENTS[1:]]))
-    assert qualify([str(log)]) == qualify(captured("events_1_local"))
+    without = qualify(captured("events_1_local"))
+    damaged = planned_in_a_log("sliding_plain", run.run)
+    for plan in (
+        planned_in_a_log("sliding_plain", "another"),
+        re.sub(r'"simpleString":"[^"]*"', '"simpleString":null', damaged),
+        damaged.replace('"children":[]', '"children":null'),
+        damaged.replace('"description":', '"said":'),
+    ):
+        log.write_text("".join([EVENTS[0], plan, *EVENTS[1:]]))
+        assert qualify([str(log)]) == without
 
 
 EVENTS = (CAPTURED / "events_1_local").read_text().splitlines(keepends=True)
