@@ -197,12 +197,13 @@ class JoinOperator:
         after = replace(state, metrics=metrics, seq=state.seq + rows)
         if not len(at):
             return None, came.newest, after
-        time, values = came.time, list(columns.values())
+        time, types = came.time, (state.sides.left, state.sides.right)[number].types
+        values = list(columns.values()) if types else []
         if len(at) < rows:
             time, whole, keys = time[at], whole[at], [key.take(pa.array(at)) for key in keys]
             values = [v.take(pa.array(at)) for v in values]
         code = _coded(state, number, keys, whole)
-        return RowRun.of(code, time, state.seq + at, values, schema.types), came.newest, after
+        return RowRun.of(code, time, state.seq + at, values, types), came.newest, after
 
     def _on_time(self, state: JoinState, column: pa.Array, bounds: Sequence[pa.Array]) -> _Came:
         """Rows that have a time, are not late, and lie in a window. `bounds`: columns that make it, beside the time."""

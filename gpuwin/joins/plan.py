@@ -44,6 +44,12 @@ class JoinPlan:
     collect_late: bool = False  # late rows are kept until they are asked for
     carried: bool = False  # rows bring their windows along, and have the last instants of these as their times
 
+    def keeps_values(self, number: int) -> bool:
+        """Whether the columns of a side (0: left, 1: right) come out. Of left rows that come out alone, right rows only
+        say which.
+        """
+        return number == 0 or self.logic.alone is None
+
     def bound(self, watermark: int) -> int:
         """Time up to which a watermark closes windows, or rows of an interval join leave."""
         return watermark - self.close_shift

@@ -60,7 +60,8 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
         bare = _with_keys_of(other, bare, plan.keys, side)
     types = [bare.field(name).type for name in plan.keys]
     schemas = (bare, other) if number == 0 else (other, bare)
-    known = replace((state.sides.left, state.sides.right)[number], types=tuple(bare.types))
+    kept = tuple(bare.types) if plan.keeps_values(number) else ()
+    known = replace((state.sides.left, state.sides.right)[number], types=kept)
     sides = with_side(state.sides, number, known)
     keys = dictionary_of(types) if other is None else state.keys
     return replace(state.with_batch(number, schema), schemas=schemas, sides=sides, keys=keys)

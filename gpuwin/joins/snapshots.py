@@ -97,7 +97,7 @@ def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
                 for which in ("schema", "batch")
             )
             state = with_schema(plan, state, number, schema).with_batch(number, batch)
-            side = Side.from_arrow(schema.types, batch_of(parts[name]))
+            side = Side.from_arrow(getattr(state.sides, name).types, batch_of(parts[name]))
             state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:
         keys = batch_of(parts["keys"])
