@@ -343,6 +343,30 @@ def shapes() -> list[str]:
     return lines
 
 
+def joins() -> list[str]:
+    measured = read("joins")
+    engines = ("Polars", "DuckDB", "DataFusion", "chDB")
+    lines = [
+        "### Joins beside others",
+        "",
+        "Seconds of a join of two streams of an hour, and how many times as fast as the fastest other engine gpuwin",
+        "is, the losses first. gpuwin gets both sides in ten batches, where nothing else is said, and gives out pairs",
+        "as windows close or rows meet; the others answer one query over all rows. 10,000 integer keys, an inner join,",
+        f"two threads each, the best of the runs; the load before {measured['load_before'][0]:.1f}, and then what the",
+        "line before left. Polars compares times after it has joined by keys, so intervals are left to the others.",
+        "Written by `benchmarks/shapes/joins.py`.",
+        "",
+        "| | rows a side | pairs | ratio | gpuwin | " + " | ".join(engines) + " |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in sorted(measured["results"], key=lambda r: float(r["ratio"])):
+        seconds = result["seconds"]
+        cells = [f"{result['rows']:,}", f"{result['pairs']:,}", f"{result['ratio']:.2f}", f"{seconds['gpuwin']:.3f}"]
+        cells += [f"{seconds[name]:.3f}" if name in seconds else "-" for name in engines]
+        lines.append(f"| {result['case']} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def memory_of_shapes() -> list[str]:
     results = sorted(read("shapes_memory")["results"], key=lambda r: -r["over_smallest"])
     lines = [
@@ -423,6 +447,7 @@ def main() -> None:
         soak(),
         kernels(),
         shapes(),
+        joins(),
         memory_of_shapes(),
         batches(),
     ]

@@ -24,8 +24,9 @@ DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST_DAY = INT64_MAX // DAY_US  # since the epoch; later ones leave int64 microseconds
 _CYCLE = 146_097  # days of 400 years, after which dates and days of the week come again
-_OLDEST, _NEWEST = -500_000, 2_500_000  # days whose neighbours Python's dates have, too; no zone changes its rules in
-# the cycle after the one, or the one before the other
+# Days that Python's dates have, with their neighbours. No zone changes its rules in the cycle after the one, nor in the
+# cycle before the other, so that these hold in all cycles beyond.
+_OLDEST, _NEWEST = -500_000, 2_500_000
 _LINE = range(1840, 2040)  # years in which zones moved over the date line
 _TABLE = 4_096  # periods between the oldest and the newest time of a batch whose starts are all looked up
 

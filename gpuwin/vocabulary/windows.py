@@ -130,11 +130,14 @@ class CalendarWindow:
         return int(count), unit.removesuffix("s")
 
 
+_OF_A_MACHINE = ("", "localtime", "posixrules")  # names that say another zone elsewhere, where a snapshot is restored
+
+
 def _timezone(written: object) -> str:
     """Name of a time zone."""
     name = "UTC" if written is UTC else written.key if isinstance(written, ZoneInfo) else written
     try:
-        known = isinstance(name, str) and bool(name) and (name == "UTC" or ZoneInfo(name) is not None)
+        known = isinstance(name, str) and name not in _OF_A_MACHINE and (name == "UTC" or ZoneInfo(name) is not None)
     except (KeyError, OSError, ValueError):  # a name that is not found, or cannot be one
         known = False
     if not known:

@@ -250,6 +250,7 @@ def test_a_specification_travels() -> None:
         ({"size": "1 day", "timezone": "Mars/Olympus"}, "tzdata"),
         ({"size": "1 day", "timezone": "../etc/passwd"}, "not known here"),
         ({"size": "1 day", "timezone": ""}, "not known here"),
+        ({"size": "1 day", "timezone": "localtime"}, "not known here"),
         ({"size": "1 day", "timezone": 3}, "not known here"),
         ({"size": "1 month", "starting": "2024-01-31"}, "not every month has a day 31"),
         ({"size": "1 week", "starting": "Monday"}, "is a date"),
