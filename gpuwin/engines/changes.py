@@ -27,6 +27,8 @@ from gpuwin.state.panes.walks import WindowBatch
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, is_on_disk, worth_a_file
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
+from gpuwin_kernels.cpu.order import order_by_code
 
 _CHUNK = 1 << 20
 _FEW = 8  # windows that are read one by one
@@ -116,7 +118,7 @@ class ChangeEngine:
         """Windows of a batch, and the empty window behind each, where the key's next one with rows does not follow at
         once.
         """
-        order = np.lexsort((batch.window, batch.code))
+        order = order_by_code(batch.code, batch.window)
         batch = taken(batch, order)
         place = np.searchsorted(state.code, batch.code)
         known = np.zeros(len(batch.code), bool)
@@ -261,7 +263,7 @@ class ChangeEngine:
         return finished(self.plan, empty_cells(self.plan.layout, n), heap, slices)
 
     def _sorted(self, code: np.ndarray, window: np.ndarray, empty: np.ndarray, values: list[pa.Array]) -> _Looked:
-        order = np.lexsort((window, code))
+        order = order_by_code(code.astype(np.int32), window)
         at = pa.array(order)
         return _Looked(code[order], window[order], empty[order], [column.take(at) for column in values])
 
@@ -270,12 +272,12 @@ class ChangeEngine:
         old, new = state.panes.panes.keys, panes.panes.keys
         if new is old or not (len(state.code) or len(state.timer_code)):
             return replace(state, panes=panes)
-        codes = np.unique(np.concatenate((state.code, state.timer_code))).astype(np.int32)
+        codes = distinct_codes(state.code.astype(np.int32), state.timer_code.astype(np.int32))
         moved = np.full(max(len(old), 1), -1, np.int64)
         moved[codes] = new.encode(old.take(codes), len(codes))
         by_code = np.argsort(moved[state.code])
         timer_code = moved[state.timer_code]
-        by_timer = np.lexsort((state.timer_window, timer_code))
+        by_timer = order_by_code(timer_code.astype(np.int32), state.timer_window)
         return ChangeWindows(
             panes,
             moved[state.code][by_code],
@@ -338,7 +340,7 @@ class ChangeEngine:
 
 def _distinct(code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs (code, window), sorted, each once."""
-    order = np.lexsort((window, code))
+    order = order_by_code(code.astype(np.int32), window)
     code, window = code[order], window[order]
     first = np.ones(len(code), bool)
     first[1:] = (code[1:] != code[:-1]) | (window[1:] != window[:-1])

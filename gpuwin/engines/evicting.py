@@ -39,6 +39,7 @@ from gpuwin.state.spill import OnDisk, worth_a_file
 from gpuwin.vocabulary.durations import INT64_MAX, micros
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.triggers import Trigger
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
 _CHUNKS = 64  # of a column in memory, before they become one
 _WINDOW, _PLACE = 420, 8  # bytes: the Python objects of a window, and a row's number in it
@@ -375,7 +376,7 @@ class EvictingEngine:
         """State without the keys that have no window, once they are the majority of the dictionary."""
         if self.rule.per_key or not dead_keys.may_be_many(state.keys, len(state.windows)):
             return state
-        used = np.unique(np.fromiter((code for code, _ in state.windows), np.int32, len(state.windows)))
+        used = distinct_codes(np.fromiter((code for code, _ in state.windows), np.int32, len(state.windows)))
         found = dead_keys.without(state.keys, used)
         if found is None:
             return state

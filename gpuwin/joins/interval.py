@@ -74,13 +74,13 @@ class IntervalLogic:
                 theirs = other.plain(run.take(position))
                 found.append(_found(mine.plain(rows.take(who)), theirs, len(who), is_left))
             elif semi and not is_left:
-                first = np.unique(position)
+                first = _each_once(position, len(run))
                 first = first[run.marks()[first] == 0]
                 found.append(Found(other.plain(run.take(first)), None, len(first)))
             met.append(who)
             partners.append((number, position))
         if met and semi and is_left:
-            some = np.unique(np.concatenate(met))
+            some = _each_once(np.concatenate(met), len(rows))
             found.append(Found(mine.plain(rows.take(some)), None, len(some)))
         if marks_mine and met:
             rows = rows.with_marks(np.concatenate(met))
@@ -125,6 +125,13 @@ class IntervalLogic:
             for values in sides.right.unmatched(right_before):
                 found.append(Found(None, sides.right.plain(values), len(values[0])))
         return replace(sides, left=sides.left.evicted(left_before), right=sides.right.evicted(right_before)), found
+
+
+def _each_once(position: np.ndarray, rows: int) -> np.ndarray:
+    """Positions below `rows` that are among these, ascending."""
+    there = np.zeros(rows, bool)
+    there[position] = True
+    return np.flatnonzero(there)
 
 
 def _negated(bound: int | None) -> int | None:

@@ -26,6 +26,7 @@ from gpuwin.progress import Progress
 from gpuwin.state.keys.dictionary import FEW_KEYS
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
 _RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the right, so that they never meet
 
@@ -237,10 +238,8 @@ class JoinOperator:
         if len(state.keys) < 2 * state.keys_checked:
             return state
         sides = state.sides
-        used = np.zeros(_RESERVED + len(state.keys), bool)
-        sides.left.mark_codes(used)
-        sides.right.mark_codes(used)
-        kept, moved = state.keys.kept(np.flatnonzero(used[_RESERVED:]).astype(np.int32))
+        used = distinct_codes(sides.left.used_codes(), sides.right.used_codes())
+        kept, moved = state.keys.kept(used[used >= _RESERVED] - _RESERVED)
         new_code = np.concatenate((np.arange(_RESERVED), np.where(moved < 0, -1, moved + _RESERVED))).astype(np.int32)
         sides = replace(sides, left=sides.left.recoded(new_code), right=sides.right.recoded(new_code))
         if isinstance(sides, WindowSides):

@@ -13,6 +13,7 @@ from gpuwin.joins.kernels import JoinKernels
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs, whole_run
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
 
 def shifted(time: np.ndarray, by: int) -> np.ndarray:
@@ -123,10 +124,9 @@ class Side:
         taken = [gathered((run.code, run.time, run.seq), run.values, at) for run, at in parts]
         return whole_run([RowRun.of_sorted(n[0], n[1], n[2], values) for n, values in taken], INT64_MIN)
 
-    def mark_codes(self, used: np.ndarray) -> None:
-        """Sets `used` (bool[codes]) at the codes of all live rows."""
-        for run in self.runs:
-            used[run.code[run.live_in_time(self.before, INT64_MAX)]] = True
+    def used_codes(self) -> np.ndarray:
+        """Codes of live rows, int32, ascending, each once."""
+        return distinct_codes(*(run.live_codes(self.before) for run in self.runs))
 
     def recoded(self, new_code: np.ndarray) -> Side:
         kept = (run.kept(self.before) for run in self.runs)

@@ -34,6 +34,7 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.triggers import Complete
 from gpuwin.vocabulary.windows import SessionWindow
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
 _FEW_KEYS = 4 * FEW_KEYS  # few sessions are open at a time beside keys that come again
 
@@ -325,7 +326,7 @@ class SessionRows:
         if self.rule.per_key or not dead_keys.may_be_many(state.keys, state.open + len(state.cold), _FEW_KEYS):
             return state
         state = state.without_table()
-        used = np.union1d(state.sessions.used_codes(), state.cold.used_codes()).astype(np.int32)
+        used = distinct_codes(state.sessions.used_codes(), state.cold.used_codes())
         found = dead_keys.without(state.keys, used)
         if found is None:
             return state

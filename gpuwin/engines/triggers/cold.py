@@ -13,6 +13,7 @@ from gpuwin.engines.triggers.rule import TriggerRule, interval_of
 from gpuwin.state.spill import OnDisk, in_memory
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 from gpuwin_kernels.cpu.sessions import clear_positions, live_of, live_of_codes, with_bits
 
 _WHOLE = 1 << 26  # bytes: parts of this size are not merged with others
@@ -171,11 +172,11 @@ class Cold:
         """
         if not self.parts:
             return self, None
-        wanted = np.unique(codes).astype(np.int32)
+        wanted = distinct_codes(codes.astype(np.int32))
         reached = [part.reached(watermark, now) for part in self.parts]
         if whole_keys and any(map(len, reached)):
             visited = [part.entries.code[at] for part, at in zip(self.parts, reached, strict=True)]
-            wanted = np.unique(np.concatenate((wanted, *visited))).astype(np.int32)
+            wanted = distinct_codes(wanted, *visited)
         parts, found = [], []
         for part, reached_at in zip(self.parts, reached, strict=True):
             at = np.union1d(live_of_codes(part.entries.code, part.gone, wanted), reached_at)
@@ -192,8 +193,9 @@ class Cold:
 
     def used_codes(self) -> np.ndarray:
         """Key codes in use, int32, sorted, unique."""
-        codes = [np.unique(part.entries.code[clear_positions(part.gone, len(part.entries))]) for part in self.parts]
-        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
+        return distinct_codes(
+            *(part.entries.code[clear_positions(part.gone, len(part.entries))] for part in self.parts)
+        )
 
     def recoded(self, new_code: np.ndarray) -> Cold:
         """Cold windows with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in

@@ -24,6 +24,7 @@ from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.runs import order_of_cells
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.vocabulary.durations import INT64_MIN
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 from gpuwin_kernels.layout import CellLayout, columns_from_arrays
 
 
@@ -72,9 +73,8 @@ class TriggeredWindows:
         """State without the keys that have no window, once they are the majority of the dictionary."""
         if not dead_keys.may_be_many(self.keys, len(self) + len(self.cold)):
             return self
-        used = np.union1d(self.code, self.cold.used_codes()).astype(np.int32)
-        if self.rows is not None:
-            used = np.union1d(used, self.rows.used_codes()).astype(np.int32)
+        of_rows = () if self.rows is None else (self.rows.used_codes(),)
+        used = distinct_codes(self.code, self.cold.used_codes(), *of_rows)
         found = dead_keys.without(self.keys, used)
         if found is None:
             return self

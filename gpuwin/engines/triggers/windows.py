@@ -39,6 +39,7 @@ from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
 
 class TriggerEngine:
@@ -345,7 +346,7 @@ class TriggerEngine:
         needed = np.full(len(state.keys), INT64_MAX)
         starts = self._starts(state, state.code[kept], state.window[kept])
         np.minimum.at(needed, state.code[kept], self.grid.least_times(starts))
-        codes = np.unique(state.code[evicted])
+        codes = distinct_codes(state.code[evicted])
         return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
 
     def tidied(self, state: TriggeredWindows) -> TriggeredWindows:

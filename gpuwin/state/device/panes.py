@@ -25,6 +25,7 @@ from gpuwin.state.panes.runs import CellRun, Run
 from gpuwin.state.panes.walks import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.device_array import DeviceArray
@@ -295,7 +296,7 @@ class DevicePaneState:
         cells, keys = self.cells, len(self.keys)
         if keys <= FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
             return self
-        used = np.unique(np.concatenate((self.used_codes(), *waiting)))
+        used = distinct_codes(self.used_codes(), *waiting)
         if 2 * len(used) >= keys:
             return replace(self, evicted=0)
         smaller, new_code = self.keys.kept(used)

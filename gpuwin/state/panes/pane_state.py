@@ -23,6 +23,7 @@ from gpuwin.state.room import check_room
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.cpu.distinct_codes import numbered_codes
 from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.layout import CellLayout
 
@@ -356,8 +357,8 @@ class PaneState:
             return joined_batches(self.layout, [])
         if grid.is_panes:
             return WindowBatch(run.code, run.pane, _totals_at(self.layout, self.runs, run, self.heap))
-        wanted = np.unique(run.code)
-        mark = Part.of(run.pane, np.searchsorted(wanted, run.code).astype(np.int32), ())
+        wanted, number = numbered_codes(run.code)
+        mark = Part.of(run.pane, number, ())
         markers = Span.of([mark], grid, len(wanted))
         oldest = max(low, int(markers.enter_at[0]))
         newest = int(markers.leave_after[-1])

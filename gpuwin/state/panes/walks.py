@@ -18,6 +18,7 @@ from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, totals_of
 from gpuwin.state.room import check_room
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.distinct_codes import numbered_codes
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.walk import Steps, Stretches
@@ -117,10 +118,9 @@ class Span:
         """Span with codes of its own where its keys are few among all, and the codes that these stand for (int32)."""
         if self.codes <= 4 * len(self.code) + 1024:
             return self, None
-        stand_for, code = np.unique(self.code, return_inverse=True)
-        return Span(
-            code.astype(np.int32), self.start, self.enter_at, self.leave_after, self.columns, len(stand_for)
-        ), stand_for
+        stand_for, code = numbered_codes(self.code)
+        numbered = Span(code, self.start, self.enter_at, self.leave_after, self.columns, len(stand_for))
+        return numbered, stand_for
 
 
 @dataclass(frozen=True, slots=True)

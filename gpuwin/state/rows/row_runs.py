@@ -127,6 +127,11 @@ class RowRun:
             return np.empty(0, np.int64)
         return live_between(self.time, self.gone, least, _last(before))  # type: ignore[no-any-return]
 
+    def live_codes(self, least: int) -> np.ndarray:
+        """Codes of the live rows with least <= time, int32 each."""
+        live: np.ndarray = self.code[self.live_in_time(least, INT64_MAX)]
+        return live
+
     def without(self, positions: np.ndarray) -> RowRun:
         """Run with these live positions dropped."""
         if not len(positions):

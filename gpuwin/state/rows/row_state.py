@@ -32,6 +32,7 @@ from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
@@ -280,10 +281,7 @@ class RowState:
 
     def used_codes(self) -> np.ndarray:
         """Key codes in use, int32, sorted, unique."""
-        kept = [run.kept(self.before) for run in self.runs]
-        codes = [np.unique(run.code) for run in kept if run is not None]
-        codes += [np.unique(part.code) for part in self.waiting]
-        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
+        return distinct_codes(*(run.live_codes(self.before) for run in self.runs), *(p.code for p in self.waiting))
 
     def recoded(self, new_code: np.ndarray) -> RowState:
         """State with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in use)."""

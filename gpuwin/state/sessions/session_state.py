@@ -29,6 +29,7 @@ from gpuwin.state.sessions.assignment import TOUCH_NUMBER, Assignment, Touch, as
 from gpuwin.state.sessions.bridges import Bridges, PlayedSteps, bridges_of
 from gpuwin.state.sessions.tiers import SessionBatch, Tier, concat_sessions, tidied
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import lower_bounds
 from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
@@ -116,7 +117,7 @@ class SessionState:
 
     def of_codes(self, codes: np.ndarray) -> SessionBatch:
         """Open sessions of these keys (int32, any order)."""
-        wanted = np.unique(codes)
+        wanted = distinct_codes(codes)
         return self._gathered([tier.of_codes(wanted) for tier in self.tiers]).sorted()
 
     def session_at(self, code: np.ndarray, time: np.ndarray) -> np.ndarray:
@@ -173,7 +174,7 @@ class SessionState:
         it. `keep_steps` fills `Assignment.steps`.
         """
         bounds = np.ascontiguousarray(bound, np.int64) if isinstance(bound, np.ndarray) else np.array([bound], np.int64)
-        positions, old = self._bounds_of_keys(np.unique(code))
+        positions, old = self._bounds_of_keys(distinct_codes(code))
         slot, sessions, root, steps, merges, touched = play(
             code, time, as_gaps(gap, len(code)), bounds, TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
         )
@@ -314,8 +315,7 @@ class SessionState:
 
     def used_codes(self) -> np.ndarray:
         """Key codes in use, int32, sorted, unique."""
-        codes = [np.unique(tier.live_sessions().code) for tier in self.tiers]
-        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
+        return distinct_codes(*(tier.live_sessions().code for tier in self.tiers))
 
     def recoded(self, new_code: np.ndarray) -> SessionState:
         """State with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in use)."""
