@@ -349,6 +349,16 @@ def test_service_whose_python_has_no_gpuwin(spark: SparkSession, stream: Stream,
     assert_only_gpuwin_fails(failed, plain, words)
 
 
+def test_service_whose_python_is_wrapped_and_greets(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """As a wrapper that loads modules, or a site's own files, may do on standard output."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho Welcome.\necho "2 modules loaded"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    with service_with(spark, {"spark.gpuwin.python": str(python)}):
+        on_gpuwin, plain = with_and_without_it(spark, stream, tmp_path)
+    assert_equal(plain, on_gpuwin, late=None)
+
+
 def assert_only_gpuwin_fails(failed: Recording, plain: Recording, words: list[str]) -> None:
     assert_says(failed.error, words)
     assert failed.batches == []

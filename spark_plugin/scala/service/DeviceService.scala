@@ -165,7 +165,7 @@ object DeviceService extends Logging {
       try {
         in.write((token + "\n").getBytes(UTF_8))
         in.flush()
-        awaitReady(process)
+        awaitReady(process, errors)
       } catch {
         case _: IOException => false
         case e: Throwable => // the task that waited was killed
@@ -174,13 +174,14 @@ object DeviceService extends Logging {
           throw e
       }
     if (!ready) {
-      val killed = process.waitFor(1, TimeUnit.SECONDS) && process.exitValue() > 128
+      val ended = process.waitFor(1, TimeUnit.SECONDS)
+      val killed = ended && process.exitValue() > 128
       process.destroyForcibly()
       drained.join(1000)
       delete(directory)
       if (killed) throw new ServiceLostException(s"it was killed (code ${process.exitValue()}) while it started", null)
-      throw failure(s"$python -P -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq),
-        null)
+      val what = if (ended) "ended before it was ready" else s"was not ready within $StartSeconds seconds"
+      throw failure(s"$python -P -m gpuwin_spark.service $what", errors.synchronized(errors.toSeq), null)
     }
     logInfo(s"gpuwin device service started: pid ${process.pid()}" + (if (gpu.nonEmpty) s", GPU $gpu" else ""))
     Running(process, socket, token, new ServiceConnections)
@@ -204,10 +205,18 @@ object DeviceService extends Logging {
   private val Allocators = Seq("MALLOC_ARENA_MAX" -> "1", "MALLOC_MMAP_THRESHOLD_" -> (32 << 20).toString,
     "MALLOC_TRIM_THRESHOLD_" -> (128 << 20).toString, "MIMALLOC_PURGE_DELAY" -> "5000")
 
-  private def awaitReady(process: Process): Boolean = {
+  /** The wait for the line "ready". What stands before it is said by a wrapper of Python, or by a site's own files. */
+  private def awaitReady(process: Process, said: mutable.Queue[String]): Boolean = {
     val out = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))
     @volatile var line: String = null
-    val read: Runnable = () => line = try out.readLine() catch { case _: IOException => null }
+    def next(): Unit = line = try out.readLine() catch { case _: IOException => null }
+    val read: Runnable = () => {
+      next()
+      while (line != null && line != "ready") {
+        note(line, said)
+        next()
+      }
+    }
     val reader = new Thread(read, "gpuwin-service-ready")
     reader.setDaemon(true)
     reader.start()
@@ -222,9 +231,7 @@ object DeviceService extends Logging {
       try {
         var line = lines.readLine()
         while (line != null) {
-          val said = s"gpuwin device service: $line"
-          if (line.startsWith("INFO ")) logInfo(said) else logWarning(said)
-          errors.synchronized { errors.enqueue(line); if (errors.length > 40) errors.dequeue() }
+          note(line, errors)
           line = lines.readLine()
         }
       } catch { case _: IOException => }
@@ -232,6 +239,12 @@ object DeviceService extends Logging {
     thread.setDaemon(true)
     thread.start()
     thread
+  }
+
+  private def note(line: String, said: mutable.Queue[String]): Unit = {
+    val logged = s"gpuwin device service: $line"
+    if (line.startsWith("INFO ")) logInfo(logged) else logWarning(logged)
+    said.synchronized { said.enqueue(line); if (said.length > 40) said.dequeue() }
   }
 
   private def failure(what: String, errors: Seq[String], cause: Throwable): GpuWindowException = {
