@@ -36,7 +36,7 @@ class OnCpu:
     """Kernels of Numba."""
 
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
-        return cpu.probe(run.code, run.time, run.gone, code, least, most)  # type: ignore[no-any-return]
+        return cpu.probe(run.code, run.time, run.gone, code, least, most)
 
     def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
         return cpu.assign_windows(time, first, beyond)  # type: ignore[no-any-return]

@@ -154,6 +154,8 @@ def test_pairs_by_all_threads(sizes: tuple[int, int], codes: int, monkeypatch: p
         for threads in (1, 3):
             monkeypatch.setattr(tuning, "threads", lambda threads=threads: threads)
             found.append(pair_groups(*both, *keep))
+            gone = np.packbits(both[0] % 5 == 0, bitorder="little")
+            found[-1] += probe(*both[:2], gone, *both[2:], both[3] + 9)
         assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
         assert len(found[0][0]) >= (sum(sizes) if keep[0] and not all(sizes) else 0)
 

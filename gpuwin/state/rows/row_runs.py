@@ -97,8 +97,7 @@ class RowRun:
         return len(self.code)
 
     def take(self, positions: np.ndarray) -> tuple[pa.Array, ...]:
-        at = pa.array(positions)
-        return tuple(v.take(at) for v in self.values)
+        return tuple(gathered((), self.values, positions)[1])
 
     def marks(self) -> np.ndarray:
         """Marks of rows, uint8[n]: 1 where marked."""

@@ -16,33 +16,35 @@ from gpuwin_kernels.cpu.parallel import each, ranges
 
 
 @njit(nogil=True, cache=True)
-def probe(code, time, gone, want_code, least, most):  # type: ignore[no-untyped-def]
-    """Live rows of a run, sorted by (code, time), with code == want_code[w] and least[w] <= time <= most[w].
-
-    Returns (w int64[k], position int64[k]), by w and then position. `gone` is a bit set.
-    """
+def _find_rows(rows, wanted, lo, hi, first, count):  # type: ignore[no-untyped-def]
+    """Writes where the rows of the wanted ones [lo, hi) begin in the run, and how many are live; their sum."""
+    code, time, gone = rows
+    want_code, least, most = wanted
     n = code.shape[0]
-    wanted = want_code.shape[0]
-    first = np.empty(wanted, np.int64)
-    count = np.zeros(wanted, np.int64)
     at = 0
-    for w in range(wanted):
-        if w > 0 and (
+    total = 0
+    for w in range(lo, hi):
+        if w > lo and (
             want_code[w] < want_code[w - 1] or (want_code[w] == want_code[w - 1] and least[w] < least[w - 1])
         ):
             at = 0
         at = lower_bound_from(code, time, at, want_code[w], least[w])
         i = at
-        first[w] = i
+        found = 0
         while i < n and code[i] == want_code[w] and time[i] <= most[w]:
             if not (gone[i >> 3] >> (i & 7)) & 1:
-                count[w] += 1
+                found += 1
             i += 1
-    total = count.sum()
-    who = np.empty(total, np.int64)
-    position = np.empty(total, np.int64)
+        first[w] = at
+        count[w] = found
+        total += found
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _list_rows(gone, lo, hi, first, count, who, position):  # type: ignore[no-untyped-def]
     k = 0
-    for w in range(wanted):
+    for w in range(lo, hi):
         i = first[w]
         left = count[w]
         while left > 0:
@@ -52,6 +54,27 @@ def probe(code, time, gone, want_code, least, most):  # type: ignore[no-untyped-
                 k += 1
                 left -= 1
             i += 1
+
+
+def probe(
+    code: np.ndarray, time: np.ndarray, gone: np.ndarray, want_code: np.ndarray, least: np.ndarray, most: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Live rows of a run, sorted by (code int32, time int64), with code == want_code[w] and
+    least[w] <= time <= most[w], by all threads.
+
+    Returns (w int64[k], position int64[k]), by w and then position. `gone` is a bit set.
+    """
+    rows, wanted, parts = (code, time, gone), (want_code, least, most), ranges(len(want_code))
+    first, count = empty((2, len(want_code)), np.int64)
+    counts = each(lambda part: int(_find_rows(rows, wanted, *part, first, count)), parts)
+    ends = np.cumsum(counts).tolist()
+    who, position = empty((2, ends[-1]), np.int64)
+
+    def fill(part: int) -> None:
+        found = slice(ends[part] - counts[part], ends[part])
+        _list_rows(gone, *parts[part], first, count, who[found], position[found])
+
+    each(fill, range(len(parts)))
     return who, position
 
 
