@@ -35,6 +35,11 @@ class IntervalLogic:
     alone: Alone | None = None
     kernels: JoinKernels = field(default=CPU, repr=False, compare=False)
 
+    @property
+    def waits(self) -> bool:
+        """Whether new rows wait until they leave. Here the next batch looks for partners among them."""
+        return False
+
     def empty(self, left: Side, right: Side) -> Sides:
         return Sides(left, right)
 
@@ -88,7 +93,7 @@ class IntervalLogic:
             other = other.marked(partners)
         if keep_mine:
             found += [_found(mine.plain(v), None, len(v[0]), is_left) for v in mine.unmatched_at_once(rows)]
-        return mine.with_run(rows.kept(mine.before)), other, found
+        return mine.with_rows(rows.kept(mine.before)), other, found
 
     @staticmethod
     def _span(time: np.ndarray, lower: int | None, upper: int | None) -> tuple[np.ndarray, np.ndarray]:

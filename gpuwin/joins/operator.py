@@ -25,6 +25,7 @@ from gpuwin.planning.ingest import as_table, instants, last_instants, valid_mask
 from gpuwin.progress import Progress
 from gpuwin.state.keys.dictionary import FEW_KEYS
 from gpuwin.state.rows.row_runs import RowRun
+from gpuwin.state.rows.waiting_rows import WaitingRows
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
@@ -69,16 +70,16 @@ class JoinOperator:
     def _joined(self, state: JoinState, left: Any, right: Any) -> pa.Table:
         tables = tuple(None if batch is None else as_table(batch) for batch in (left, right))
         state = self._with_schemas(state, (tables[0], tables[1]))
-        runs: list[RowRun | None] = []
+        came: list[RowRun | WaitingRows | None] = []
         progress = state.progress
         for number, table in enumerate(tables):
-            run, newest = None, None
+            rows, newest = None, None
             if table is not None:
-                run, newest, state = self._rows(state, number, table)
+                rows, newest, state = self._rows(state, number, table)
             if newest is not None:
                 progress = self._plan.rule.after_newest(progress, newest, number)
-            runs.append(run)
-        sides, found = self._plan.logic.add(state.sides, runs[0], runs[1])  # type: ignore[arg-type]
+            came.append(rows)
+        sides, found = self._plan.logic.add(state.sides, came[0], came[1])  # type: ignore[arg-type]
         state = replace(state, sides=sides)
         state, more = self._advanced(state, progress)
         sides = replace(state.sides, left=state.sides.left.tidied(), right=state.sides.right.tidied())
@@ -172,8 +173,8 @@ class JoinOperator:
 
     def _rows(
         self, state: JoinState, number: int, table: pa.Table | pa.RecordBatch
-    ) -> tuple[RowRun | None, int | None, JoinState]:
-        """Rows of a batch that may find a partner, as a run, and its newest time. Dropped rows are counted."""
+    ) -> tuple[RowRun | WaitingRows | None, int | None, JoinState]:
+        """Rows of a batch that may find a partner, and its newest time. Dropped rows are counted."""
         plan, schema = self._plan, state.schemas[number]
         assert schema is not None
         columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
@@ -204,7 +205,8 @@ class JoinOperator:
             time, whole, keys = time[at], whole[at], [key.take(pa.array(at)) for key in keys]
             values = [v.take(pa.array(at)) for v in values]
         code = _coded(state, number, keys, whole)
-        return RowRun.of(code, time, state.seq + at, values, types), came.newest, after
+        made = WaitingRows.of if plan.logic.waits else RowRun.of
+        return made(code, time, state.seq + at, values, types), came.newest, after
 
     def _on_time(self, state: JoinState, column: pa.Array, bounds: Sequence[pa.Array]) -> _Came:
         """Rows that have a time, are not late, and lie in a window. `bounds`: columns that make it, beside the time."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuwin.joins.kernels import JoinKernels
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs, whole_run
+from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, joined, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.distinct_codes import distinct_codes
 
@@ -50,25 +51,40 @@ class Side:
     types: tuple[pa.DataType, ...]
     runs: tuple[RowRun, ...] = ()
     before: int = INT64_MIN  # rows older than this have left, though some may still lie in a run
+    waiting: tuple[WaitingRows, ...] = ()  # in order of arrival, after the rows of the runs
 
     @property
     def rows(self) -> int:
-        return sum(run.live for run in self.runs)
+        return sum(run.live for run in self.runs) + sum(map(len, self.waiting))
 
     @property
-    def nbytes(self) -> int:
-        return sum(run.nbytes for run in self.runs)
+    def newest(self) -> int | None:
+        """Time of the newest row; None if there is none."""
+        times = [int(run.sample[-1]) for run in self.runs] + [part.most for part in self.waiting]
+        return max(times, default=None)
 
     def plain(self, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         return tuple(shown(v, t) for v, t in zip(values, self.types, strict=True))
 
-    def with_run(self, run: RowRun | None) -> Side:
-        """Side with new rows in a run of their own; see `tidied`."""
-        return self if run is None else replace(self, runs=(*self.runs, run))
+    def with_rows(self, rows: RowRun | WaitingRows | None) -> Side:
+        """Side with new rows; see `tidied`."""
+        if isinstance(rows, WaitingRows):
+            return replace(self, waiting=(*self.waiting, rows))
+        return self if rows is None else replace(self, runs=(*self.runs, rows))
 
     def tidied(self) -> Side:
-        """Side in few runs. Most rows of a batch may leave with it, so it is tidied when they have."""
+        """Side in few runs, of whose rows some wait. Most rows of a batch may leave with it, so it is tidied when they
+        have.
+        """
+        if len(self.waiting) > WAITING_PARTS or sum(map(len, self.waiting)) > WAITING_ROWS:
+            return self.in_runs()
         return replace(self, runs=tidied_runs(self.runs, self.before))
+
+    def in_runs(self) -> Side:
+        """Side whose rows all lie in runs."""
+        if not self.waiting:
+            return self
+        return replace(self, runs=tidied_runs((*self.runs, run_of(self.waiting)), self.before), waiting=())
 
     def partners(
         self, rows: RowRun, least: np.ndarray, most: np.ndarray, kernels: JoinKernels
@@ -106,7 +122,8 @@ class Side:
     def evicted(self, before: int) -> Side:
         if before <= self.before:
             return self
-        return replace(self, runs=tidied_runs(self.runs, before), before=before)
+        waiting = tuple(part for part in (p.since(before) for p in self.waiting) if part is not None)
+        return replace(self, runs=tidied_runs(self.runs, before), before=before, waiting=waiting)
 
     def without(self, positions: Sequence[np.ndarray]) -> Side:
         """Side without these live rows of each run."""
@@ -114,8 +131,16 @@ class Side:
         return replace(self, runs=tidied_runs(runs, self.before))
 
     def in_time(self, least: int, before: int) -> RowRun | None:
-        """Live rows with least <= time < before, as one run."""
+        """Live rows with least <= time < before, as one run. None of them waits."""
         return whole_run(self.runs, max(least, self.before), before)
+
+    def older(self, before: int) -> RowRun | WaitingRows | None:
+        """Live rows with time < before (the largest int64: no end); None if there is none."""
+        if self.runs:
+            return self.in_runs().in_time(INT64_MIN, before)
+        parts = [p if before == INT64_MAX else p.upto(before) for p in self.waiting]
+        some = [part for part in parts if part is not None]
+        return joined(some) if some else None
 
     def gathered(self, parts: Sequence[tuple[RowRun, np.ndarray]]) -> RowRun | None:
         parts = [(run, at) for run, at in parts if len(at)]
@@ -126,14 +151,15 @@ class Side:
 
     def used_codes(self) -> np.ndarray:
         """Codes of live rows, int32, ascending, each once."""
-        return distinct_codes(*(run.live_codes(self.before) for run in self.runs))
+        return distinct_codes(*(run.live_codes(self.before) for run in self.runs), *(p.code for p in self.waiting))
 
     def recoded(self, new_code: np.ndarray) -> Side:
         kept = (run.kept(self.before) for run in self.runs)
-        return replace(self, runs=tuple(run.recoded(new_code) for run in kept if run is not None))
+        runs = tuple(run.recoded(new_code) for run in kept if run is not None)
+        return replace(self, runs=runs, waiting=tuple(part.recoded(new_code) for part in self.waiting))
 
     def to_arrow(self) -> pa.RecordBatch:
-        return runs_to_arrow(self.runs, self.types, self.before)
+        return runs_to_arrow(self.in_runs().runs, self.types, self.before)
 
     @classmethod
     def from_arrow(cls, types: Sequence[pa.DataType], data: pa.RecordBatch) -> Side:

@@ -65,7 +65,7 @@ def spilled(state: JoinState, excess: int, folder: str) -> JoinState:
     cannot be written.
     """
     sides = state.sides
-    both = (sides.left, sides.right)
+    both = (sides.left.in_runs(), sides.right.in_runs())
     if isinstance(sides, WindowSides):
         sessions, (left, right) = spilled_sessions(sides.sessions, both, excess, folder)
         return replace(state, sides=replace(sides, left=left, right=right, sessions=sessions))

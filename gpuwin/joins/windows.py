@@ -16,12 +16,13 @@ from gpuwin.joins.spans import Spans, in_parts
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.state.rows.row_state import rows_of_windows, window_edges
+from gpuwin.state.rows.waiting_rows import WaitingRows
 from gpuwin.state.sessions.assignment import Touch, assign
 from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.extremes import ends_of
-from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.layout import CellLayout
 
@@ -43,8 +44,8 @@ class _Members:
     kernels.
     """
 
-    run: RowRun | None
-    row: np.ndarray  # int64[k]
+    values: tuple[pa.Array, ...]
+    row: np.ndarray  # int64[k], places among the values
     code: np.ndarray  # int32[k]
     window: np.ndarray  # int64[k]
 
@@ -52,10 +53,10 @@ class _Members:
     def of(cls, run: RowRun | None, row: np.ndarray, window: np.ndarray) -> _Members:
         """Members in any order."""
         if run is None or not len(row):
-            return cls(None, _NONE, _NONE.astype(np.int32), _NONE)
+            return cls((), _NONE, _NONE.astype(np.int32), _NONE)
         code = run.code[row]
         order = order_by_code(code, window)
-        return cls(run, row[order], code[order], window[order])
+        return cls(run.values, row[order], code[order], window[order])
 
     def chosen(self, keep: Keep) -> _Members:
         """The members of each (code, window) that are paired."""
@@ -63,16 +64,16 @@ class _Members:
             return self
         differs = (self.code[1:] != self.code[:-1]) | (self.window[1:] != self.window[:-1])
         some = np.concatenate(([True], differs)) if keep == "first" else np.concatenate((differs, [True]))
-        return _Members(self.run, self.row[some], self.code[some], self.window[some])
+        return _Members(self.values, self.row[some], self.code[some], self.window[some])
 
     def take(self, side: Side, at: np.ndarray) -> tuple[pa.Array, ...]:
         """Values of these members, null where at is -1."""
-        if self.run is None:
+        if not len(self.row):
             return tuple(pa.nulls(len(at), type_) for type_ in side.types)
         if len(at) and ends_of(at)[0] < 0:
             rows = pa.array(self.row[at], mask=at < 0)
-            return side.plain(each(lambda values: values.take(rows), self.run.values))
-        return side.plain(gathered((), self.run.values, self.row[at])[1])
+            return side.plain(each(lambda values: values.take(rows), self.values))
+        return side.plain(gathered((), self.values, self.row[at])[1])
 
 
 _NONE = np.empty(0, np.int64)
@@ -97,6 +98,11 @@ class WindowLogic:
     def keeps(self) -> tuple[Keep, Keep]:
         """Rows of each side that are paired. For left rows alone one partner says as much as all."""
         return self.keep, "first" if self.alone is not None and self.keep == "all" else self.keep
+
+    @property
+    def waits(self) -> bool:
+        """Whether new rows wait until they leave: those that are in one window are read once."""
+        return self.grid is not None and not self.grid.overlaps
 
     def empty(self, left: Side, right: Side) -> WindowSides:
         return WindowSides(left, right, SessionState.empty(NO_COLUMNS))
@@ -124,19 +130,21 @@ class WindowLogic:
             return False
         return closed is None or not len(time) or closed <= min(ends_of(time)[0], INT64_MAX - 1)
 
-    def add(self, sides: WindowSides, left: RowRun | None, right: RowRun | None) -> tuple[WindowSides, list[Found]]:
-        runs = [run for run in (left, right) if run is not None]
+    def add(
+        self, sides: WindowSides, left: RowRun | WaitingRows | None, right: RowRun | WaitingRows | None
+    ) -> tuple[WindowSides, list[Found]]:
+        some = [rows for rows in (left, right) if rows is not None]
         sessions = sides.sessions
-        if self.gap is not None and runs:
-            code = np.concatenate([run.code for run in runs])
-            time = np.concatenate([run.time for run in runs])
+        if self.gap is not None and some:
+            code = np.concatenate([rows.code for rows in some])
+            time = np.concatenate([rows.time for rows in some])
             if self.touch == "forward_split":
-                arrival = np.argsort(np.concatenate([run.seq for run in runs]), kind="stable")
+                arrival = np.argsort(np.concatenate([rows.seq for rows in some]), kind="stable")
                 cut = sessions.play(code[arrival], time[arrival], self.gap, INT64_MIN, touch=self.touch)
             else:
                 cut = assign(code, time, self.gap, self.touch)
             sessions, _ = sessions.merge(cut, ())
-        sides = replace(sides, left=sides.left.with_run(left), right=sides.right.with_run(right), sessions=sessions)
+        sides = replace(sides, left=sides.left.with_rows(left), right=sides.right.with_rows(right), sessions=sessions)
         return sides, []
 
     def advance(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
@@ -167,10 +175,10 @@ class WindowLogic:
         if self.gap is not None:
             return self._close_sessions(sides, INT64_MAX)
         if self.grid is not None:
-            newest = [int(run.time.max()) for side in (sides.left, sides.right) for run in side.runs]
-            if not newest:
+            newest = max((t for t in (sides.left.newest, sides.right.newest) if t is not None), default=None)
+            if newest is None:
                 return sides, []
-            last = int(self.grid.windows_of(self.grid.panes(np.array([max(newest)])))[1][0])
+            last = int(self.grid.windows_of(self.grid.panes(np.array([newest])))[1][0])
             return self._close(sides, self.grid, last, INT64_MAX)
         members = []
         for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
@@ -183,15 +191,16 @@ class WindowLogic:
     # -- the rows of closing windows --------------------------------------------------------------------------------
 
     def _in_one(self, sides: WindowSides, grid: WindowGrid, before: int) -> list[_Members]:
-        """Members of both sides, of which each is in one window. Runs are sorted by it, too."""
+        """Members of both sides, of which each is in one window: what is sorted by time is sorted by it, too."""
         members = []
         for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
-            run = side.in_time(INT64_MIN, before)
-            if run is None:
+            rows = side.older(before)
+            if rows is None:
                 members.append(_Members.of(None, _NONE, _NONE))
                 continue
-            window = grid.windows_of(grid.panes(run.time))[0]
-            members.append(_Members(run, np.arange(len(run)), run.code, window).chosen(keep))
+            order = order_in_threads(rows.code, rows.time)
+            (code, window), _ = gathered((rows.code, grid.windows_of(grid.panes(rows.time))[0]), (), order)
+            members.append(_Members(rows.values, order, code, window).chosen(keep))
         return members
 
     def _in_grid(self, sides: WindowSides, grid: WindowGrid, last: int, bound: int) -> Iterator[list[_Members]]:

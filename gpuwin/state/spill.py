@@ -24,6 +24,7 @@ from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import Run
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.state.rows.row_state import RowState
+from gpuwin.state.rows.waiting_rows import WaitingRows
 from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.state.sessions.tiers import SessionBatch, Tier
 from gpuwin.state.stores import PaneStore, SessionStore
@@ -127,6 +128,9 @@ class HasRuns(Protocol):
     @property
     def runs(self) -> tuple[RowRun, ...]: ...
 
+    @property
+    def waiting(self) -> tuple[WaitingRows, ...]: ...
+
 
 Rows = TypeVar("Rows", bound=HasRuns | None)
 
@@ -136,7 +140,7 @@ def memory_of_rows(rows: HasRuns | None) -> int:
     if rows is None:
         return 0
     each = ((run, in_memory((run.code,)) != 0) for run in rows.runs)
-    waiting = sum(part.nbytes for part in rows.waiting) if isinstance(rows, RowState) else 0
+    waiting = sum(part.nbytes for part in rows.waiting)
     return waiting + sum(run.nbytes if here else run.gone.nbytes + run.marked.nbytes for run, here in each)
 
 

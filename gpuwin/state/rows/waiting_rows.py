@@ -98,9 +98,14 @@ class WaitingRows:
 
 def run_of(parts: Sequence[WaitingRows]) -> RowRun:
     """One run of all rows of some parts, at least one, which lie in order of arrival."""
+    rows = joined(parts)
+    return RowRun.of_rows(rows.code, rows.time, rows.seq, rows.values)
+
+
+def joined(parts: Sequence[WaitingRows]) -> WaitingRows:
+    """Rows of some parts, at least one, one behind the other."""
     if len(parts) == 1:
-        part = parts[0]
-        return RowRun.of_rows(part.code, part.time, part.seq, part.values)
+        return parts[0]
     code, time, seq = (np.concatenate(arrays) for arrays in zip(*((p.code, p.time, p.seq) for p in parts), strict=True))
     values = tuple(pa.concat_arrays(column) for column in zip(*(p.values for p in parts), strict=True))
-    return RowRun.of_rows(code, time, seq, values)
+    return WaitingRows(code, time, seq, values, min(p.least for p in parts), max(p.most for p in parts))
