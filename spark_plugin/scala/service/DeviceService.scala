@@ -126,10 +126,8 @@ object DeviceService extends Logging {
     ResidentStates.clear()
     running.values.foreach(_.idle.close())
     running.values.foreach(_.process.getOutputStream.close()) // end of file: they end by themselves
-    running.values.foreach { r =>
-      if (!r.process.waitFor(2, TimeUnit.SECONDS)) r.process.destroyForcibly()
-      delete(r.socket.getParent)
-    }
+    running.values.foreach(r => delete(r.socket.getParent)) // first: an executor that waits may be killed
+    running.values.foreach(r => if (!r.process.waitFor(2, TimeUnit.SECONDS)) r.process.destroyForcibly())
     running.clear()
   }
 
