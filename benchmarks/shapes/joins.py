@@ -1,4 +1,3 @@
-# ruff: noqa: E402
 """Joins beside four other engines: the same rows in memory, the same threads, one process, in turns.
 
     python benchmarks/shapes/joins.py --json benchmarks/results/joins.json
@@ -17,16 +16,14 @@ import argparse
 import json
 import os
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-THREADS = int(os.environ.get("GPUWIN_THREADS", "2"))
-for _name in ("GPUWIN_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[_name] = str(THREADS)  # before any of them is imported
+from measure import THREADS, best_times  # first: it sets the threads of the engines
 
+# isort: split
 import chdb.session
 import datafusion
 import duckdb
@@ -216,12 +213,7 @@ def measure(case: Case, rows: int, repeat: int) -> dict[str, Any]:
     for name, run in runs.items():
         if not np.allclose(totals(run()), own):
             raise RuntimeError(f"{case.name}: {name} answers {totals(run())}, gpuwin {own}")
-    best = dict.fromkeys(runs, float("inf"))
-    for _ in range(repeat):
-        for name, run in runs.items():
-            begun = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - begun)
+    best = best_times(runs, repeat)
     fastest = min(best.keys() - {"gpuwin"}, key=best.__getitem__)
     return {
         "case": case.name,

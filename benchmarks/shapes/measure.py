@@ -23,7 +23,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,17 @@ def agree(shape: Shape, contestants: dict[str, Contestant]) -> None:
             raise RuntimeError(f"{shape.name}: {name} answers {found}, gpuwin {own}")
 
 
+def best_times(contestants: Mapping[str, Contestant], repeat: int) -> dict[str, float]:
+    """Seconds of each, in turns, the best of the repeats."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for _ in range(repeat):
+        for name, contestant in contestants.items():
+            begun = time.perf_counter()
+            contestant()
+            best[name] = min(best[name], time.perf_counter() - begun)
+    return best
+
+
 def measure(shape: Shape, rows: int, repeat: int) -> dict[str, Any]:
     """Seconds of each, the best of the repeats."""
     table = rows_of(shape, rows)
@@ -88,12 +99,7 @@ def measure(shape: Shape, rows: int, repeat: int) -> dict[str, Any]:
     contestants |= {name: of(shape, table, THREADS) for name, of in PEERS.items()}
     mine = tuple(c for c in contestants if c.startswith("gpuwin"))
     agree(shape, contestants)
-    best = dict.fromkeys(contestants, float("inf"))
-    for _ in range(repeat):
-        for name, contestant in contestants.items():
-            begun = time.perf_counter()
-            contestant()
-            best[name] = min(best[name], time.perf_counter() - begun)
+    best = best_times(contestants, repeat)
     fastest = min((name for name in contestants if name not in mine), key=best.__getitem__)
     return {
         "shape": shape.name,
