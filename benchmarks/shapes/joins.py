@@ -134,9 +134,8 @@ def query(case: Case, dialect: Dialect) -> str:
     a, b = (f"(SELECT key, ts, {v}, {number} AS n FROM {t}{copies})" for t, v in (("l", "v"), ("r", "w")))
     on = "a.key = b.key AND a.n = b.n"
     if case.how in ("semi", "anti"):
-        return f"SELECT a.key, a.n, a.ts, v FROM {a} AS a LEFT {case.how.upper()} JOIN {b} AS b ON {on}".replace(
-            "LEFT ", "" if dialect is DUCKDB else "LEFT "
-        )
+        alone = case.how.upper() if dialect is DUCKDB else f"LEFT {case.how.upper()}"
+        return f"SELECT a.key, a.n, a.ts, v FROM {a} AS a {alone} JOIN {b} AS b ON {on}"
     return f"SELECT a.key, a.n, a.ts, v, b.ts AS ts2, w FROM {a} AS a {case.how.upper()} JOIN {b} AS b ON {on}"
 
 

@@ -53,7 +53,7 @@ class _Members:
     def of(cls, run: RowRun | None, row: np.ndarray, window: np.ndarray) -> _Members:
         """Members in any order."""
         if run is None or not len(row):
-            return cls((), _NONE, _NONE.astype(np.int32), _NONE)
+            return _NOBODY
         code = run.code[row]
         order = order_by_code(code, window)
         return cls(run.values, row[order], code[order], window[order])
@@ -76,7 +76,7 @@ class _Members:
         return side.plain(gathered((), self.values, self.row[at])[1])
 
 
-_NONE = np.empty(0, np.int64)
+_NOBODY = _Members((), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class WindowLogic:
         for side, keep in zip((sides.left, sides.right), self.keeps, strict=True):
             rows = side.older(before)
             if rows is None:
-                members.append(_Members.of(None, _NONE, _NONE))
+                members.append(_NOBODY)
                 continue
             order = order_in_threads(rows.code, rows.time)
             (code, window), _ = gathered((rows.code, grid.windows_of(grid.panes(rows.time))[0]), (), order)
@@ -230,7 +230,7 @@ class WindowLogic:
             run = side.gathered(list(zip(side.runs, positions, strict=True)))
             kept.append(side.without(positions))
             if run is None:
-                members.append(_Members.of(None, _NONE, _NONE))
+                members.append(_NOBODY)
                 continue
             lo, hi = window_edges(run.code, run.time, closing.code, closing.start, after)
             size = hi - lo

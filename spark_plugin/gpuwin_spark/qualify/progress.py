@@ -167,13 +167,8 @@ def _add_plan(plans: dict[str, str], line: str) -> None:
         event = json.loads(line)
         if run := _RUN.search(event["description"]):
             plans.setdefault(run[1], "\n".join(_nodes(event["sparkPlanInfo"], 0)))
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # it says more of the progress, which does without it
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        # The plan says more of the progress, which does without it.
         return
 
 
