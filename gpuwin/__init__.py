@@ -53,7 +53,7 @@ from gpuwin.vocabulary.windows import (
 if TYPE_CHECKING:
     import gpuwin_spark
     from gpuwin.aggregation import WindowedAggregation
-    from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
+    from gpuwin.joins import AsOfJoin, HashJoin, IntervalJoin, JoinOperator, WindowJoin
     from gpuwin.operator import WindowOperator
     from gpuwin.streaming import aggregate, run, window_time
 
@@ -69,6 +69,7 @@ _LATER = {  # loaded when first used: they bring in Numba, or Spark
     "window_time": "gpuwin.streaming",
     "WindowJoin": "gpuwin.joins",
     "IntervalJoin": "gpuwin.joins",
+    "AsOfJoin": "gpuwin.joins",
     "HashJoin": "gpuwin.joins",
     "JoinOperator": "gpuwin.joins",
 }
@@ -106,6 +107,7 @@ def _no_such(name: str) -> AttributeError:
 
 
 __all__ = [
+    "AsOfJoin",
     "BoundedOutOfOrderness",
     "CalendarWindow",
     "Complete",

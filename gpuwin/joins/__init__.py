@@ -1,7 +1,7 @@
-"""Joins of two streams: by window, by interval of time, or by key alone."""
+"""Joins of two streams: by window, by interval of time, as of a time, or by key alone."""
 
 from gpuwin.joins.operator import JoinOperator
-from gpuwin.joins.specs import HashJoin, IntervalJoin, WindowJoin
+from gpuwin.joins.specs import AsOfJoin, HashJoin, IntervalJoin, WindowJoin
 from gpuwin.joins.state import JoinMetrics
 
-__all__ = ["HashJoin", "IntervalJoin", "JoinMetrics", "JoinOperator", "WindowJoin"]
+__all__ = ["AsOfJoin", "HashJoin", "IntervalJoin", "JoinMetrics", "JoinOperator", "WindowJoin"]

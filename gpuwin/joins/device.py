@@ -62,6 +62,17 @@ class OnCuda:
             return CPU.probe(run, code, least, most)
         return self._pair(found, lambda: CPU.probe(run, code, least, most))
 
+    def newest(self, run: RowRun, code: np.ndarray, most: np.ndarray) -> np.ndarray:
+        if not len(run) or not len(code):
+            return CPU.newest(run, code, most)
+        try:
+            rows = self._moved(run.code), self._moved(run.time)
+            (position,) = read(kernel.newest(*rows, to_device(code), to_device(most)))
+        except OutOfDeviceMemory as error:
+            log.warning("gpuwin joined a batch on the CPU: %s", error)
+            return CPU.newest(run, code, most)
+        return position
+
     def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
         return self._pair(
             lambda: kernel.assign_windows(to_device(first), to_device(beyond)),

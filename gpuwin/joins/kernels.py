@@ -20,6 +20,11 @@ class JoinKernels(Protocol):
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
         """(w, position) of live rows of a run with code[w] (int32) and least[w] <= time <= most[w] (int64)."""
 
+    def newest(self, run: RowRun, code: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """Position of the last row of a run with code[w] (int32) and time <= most[w] (int64), none of whose rows is
+        gone; int64[k], -1 where there is none.
+        """
+
     def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
         """(row, window) for the windows first[i] <= window < beyond[i] (int64[n]) of each row."""
 
@@ -37,6 +42,9 @@ class OnCpu:
 
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
         return cpu.probe(run.code, run.time, run.gone, code, least, most)
+
+    def newest(self, run: RowRun, code: np.ndarray, most: np.ndarray) -> np.ndarray:
+        return cpu.newest(run.code, run.time, code, most)
 
     def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
         return cpu.assign_windows(time, first, beyond)  # type: ignore[no-any-return]

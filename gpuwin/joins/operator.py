@@ -33,7 +33,7 @@ _RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the ri
 
 
 class JoinOperator:
-    """Running join, started by `WindowJoin.start`, `IntervalJoin.start` or `HashJoin.start`.
+    """Running join, started by the `start` of a `WindowJoin`, an `IntervalJoin`, an `AsOfJoin` or a `HashJoin`.
 
     `process(left=..., right=...)` takes a batch of either side or of both (anything that speaks the Arrow PyCapsule
     protocol) and returns the rows that are certain by now. A batch that does not fit raises `gpuwin.SchemaError` and
@@ -109,8 +109,8 @@ class JoinOperator:
         """
         if not self._plan.collect_late:
             raise SpecificationError(
-                "late rows are not kept: write WindowJoin(..., collect_late=True), or IntervalJoin(..., "
-                "collect_late=True); a HashJoin has none"
+                "late rows are not kept: write WindowJoin(..., collect_late=True), and likewise of an IntervalJoin or "
+                "an AsOfJoin; a HashJoin has none"
             )
         state = self._state
         left, right = (one_table(late, batch) for late, batch in zip(state.late, state.batches, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwin.joins.as_of import AsOfLogic
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.windows import WindowLogic
 from gpuwin.progress import WatermarkRule
@@ -13,11 +14,11 @@ from gpuwin.vocabulary.limits import Limits
 @dataclass(frozen=True, slots=True)
 class OutputTimes:
     """Times of the pairs to come, in microseconds behind the bound of the watermark at most: the ends of their windows,
-    which are after that, or the times of their left and right rows.
+    which are after that, or the times of their left and right rows. None: they may be any.
     """
 
-    end: int = 0
-    left: int | None = None  # None: not of a window join, which goes by the ends
+    end: int | None = 0  # of an interval join and an as-of join, the older of both rows
+    left: int | None = None  # of a window join, which goes by the ends, None
     right: int | None = None
 
     @staticmethod
@@ -34,7 +35,7 @@ class JoinPlan:
     keys: tuple[str, ...]
     times: tuple[str, str] | None  # None: a hash join, which knows no time
     rule: WatermarkRule  # of two inputs, the left side and the right
-    logic: IntervalLogic | WindowLogic
+    logic: IntervalLogic | AsOfLogic | WindowLogic
     windowed: bool  # the output has window_start and window_end
     cogroup: bool
     close_shift: int  # 0: a window closes once end <= W; 1: once end < W

@@ -138,9 +138,17 @@ class Side:
         """Live rows with time < before (the largest int64: no end); None if there is none."""
         if self.runs:
             return self.in_runs().in_time(INT64_MIN, before)
-        parts = [p if before == INT64_MAX else p.upto(before) for p in self.waiting]
-        some = [part for part in parts if part is not None]
-        return joined(some) if some else None
+        return self.settled(before)[0]
+
+    def settled(self, before: int) -> tuple[WaitingRows | None, Side]:
+        """The waiting rows with time < before (the largest int64: no end), None for no rows, and the side without
+        them.
+        """
+        if before == INT64_MAX:
+            return joined(self.waiting) if self.waiting else None, replace(self, waiting=())
+        settled = [part for part in (p.upto(before) for p in self.waiting) if part is not None]
+        later = tuple(part for part in (p.since(before) for p in self.waiting) if part is not None)
+        return joined(settled) if settled else None, replace(self, waiting=later)
 
     def gathered(self, parts: Sequence[tuple[RowRun, np.ndarray]]) -> RowRun | None:
         parts = [(run, at) for run, at in parts if len(at)]

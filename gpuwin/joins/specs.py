@@ -1,4 +1,4 @@
-"""Specifications of joins, as a user writes them: the three joins of two streams, frozen."""
+"""Specifications of joins, as a user writes them: the four joins of two streams, frozen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuwin.device.choice import resolve_device
 from gpuwin.errors import SpecificationError
 from gpuwin.grid import WindowGrid
+from gpuwin.joins.as_of import AsOfLogic
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.operator import JoinOperator
 from gpuwin.joins.plan import JoinPlan, OutputTimes
@@ -123,7 +124,7 @@ def _micros(value: Any, what: str) -> int:
 
 
 class _Join:
-    """Base of the three joins: `start` and `restore`."""
+    """Base of the four joins: `start` and `restore`."""
 
     def _plan(self) -> JoinPlan:
         raise AssertionError
@@ -281,6 +282,60 @@ class IntervalJoin(_Join):
             cogroup=False,
             close_shift=0,
             output=OutputTimes.of_interval(lower, upper),
+            limits=self.limits,
+            fingerprint=_fingerprint(self),
+            collect_late=self.collect_late,
+        )
+
+
+@dataclass(frozen=True)
+class AsOfJoin(_Join):
+    """Join of each left row with the newest right row of equal keys that is not after it, emitted when the watermark
+    has passed the left row. Of right rows of the same time the last to come counts.
+
+    tolerance: how much older than the left row a right row may be; None keeps the newest of each key for ever.
+    allow_exact_matches: whether a right row of the same time is a partner (as in pandas and polars). how: "left": left
+    rows without a partner come out, too; "inner"; "semi" and "anti": left rows alone that have a partner, or none. A
+    row of either side that is older than the watermark is late, and kept for `late_rows()` with `collect_late`.
+    """
+
+    keys: Sequence[str]
+    left_time: str
+    right_time: str
+    tolerance: Duration | None = None
+    how: How = "left"
+    _: KW_ONLY
+    allow_exact_matches: bool = True
+    watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
+    semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
+    limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
+    collect_late: bool = field(default=False, repr=False)  # no part of the fingerprint: it may change at a restore
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _names(self.keys))
+        _check_parts(self)
+        _check_how(self.how, ("left", "inner", "semi", "anti"))
+        _rule(self.watermark, self.semantics)
+        if not isinstance(self.allow_exact_matches, bool):
+            raise SpecificationError(f"allow_exact_matches is True or False, not {self.allow_exact_matches!r}")
+        if self.tolerance is None:
+            return
+        tolerance = as_timedelta(self.tolerance, "AsOfJoin.tolerance")
+        if tolerance < timedelta(0):
+            raise SpecificationError(f"AsOfJoin.tolerance is at least 0, not {tolerance}")
+        object.__setattr__(self, "tolerance", tolerance)
+
+    def _plan(self) -> JoinPlan:
+        tolerance = None if self.tolerance is None else _micros(self.tolerance, "tolerance")
+        return JoinPlan(
+            tuple(self.keys),
+            (self.left_time, self.right_time),
+            _rule(self.watermark, self.semantics),
+            AsOfLogic(tolerance, self.allow_exact_matches, self.how in ("left", "anti"), _alone(self.how)),
+            windowed=False,
+            cogroup=False,
+            close_shift=0,
+            output=OutputTimes(tolerance, 0, tolerance),
             limits=self.limits,
             fingerprint=_fingerprint(self),
             collect_late=self.collect_late,

@@ -42,6 +42,7 @@ _PARTS: Final = {
     "SessionWindow": "Session Sessions SessionWindows SessionWindower EventTimeSessionWindows "
     "DynamicEventTimeSessionWindows session session_window",
     "GlobalWindow": "GlobalWindows",
+    "AsOfJoin": "AsofJoin ASOFJoin merge_asof join_asof asof_join TemporalJoin temporal_join",
     "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness "
     "for_bounded_out_of_orderness WatermarkStrategy",
     "OnClose": "Append AfterWatermark EventTimeTrigger OnWindowClose Suppress suppress EmitFinal",
@@ -88,8 +89,8 @@ _SENTENCES: Final = {
     "product": _OWN,
     "agg": "aggregates are a dict: aggregates={'total': gw.sum('amount')}",
     "col": "columns are named by strings; gw.column is for the gap of a session",
-    "Join": "there are gw.IntervalJoin, gw.WindowJoin and gw.HashJoin",
-    "join": "there are gw.IntervalJoin, gw.WindowJoin and gw.HashJoin",
+    "Join": "there are gw.IntervalJoin, gw.WindowJoin, gw.AsOfJoin and gw.HashJoin",
+    "join": "there are gw.IntervalJoin, gw.WindowJoin, gw.AsOfJoin and gw.HashJoin",
 }
 INSTEAD: Final = {
     **{other: f"it is gw.{ours}" for table in (_FUNCTIONS, _PARTS) for ours, text in table.items()

@@ -47,6 +47,17 @@ def test_probe(rows: int, wanted: int, share: float) -> None:
     assert_same(expected, joins.probe(*map(to_device, (code, time, live, want_code, least, most))))
 
 
+@pytest.mark.parametrize(("rows", "wanted"), [(40, 25), (0, 5), (20, 0), (1, 9)])
+def test_newest(rows: int, wanted: int) -> None:
+    rng = np.random.default_rng(rows + wanted)
+    times = np.concatenate((np.arange(-12, 12), [INT64.min, INT64.max]))
+    code, time = sorted_pairs(rng, rows, times)
+    want_code, most = rng.integers(0, 5, wanted).astype(np.int32), rng.choice(times, wanted)  # one of them is of no row
+    expected = cpu.newest(code, time, want_code, most)
+    assert rows < 40 or 5 < np.count_nonzero(expected >= 0) < wanted  # the case is not empty
+    assert_same((expected,), (joins.newest(*map(to_device, (code, time, want_code, most))),))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 30])
 def test_assign_windows(rows: int) -> None:
     rng = np.random.default_rng(rows)

@@ -30,6 +30,7 @@ JOINS = {
     "interval": interval("inner"),
     "interval, full": interval("full"),
     "hash, left": gw.HashJoin(["k"], "left"),
+    "as of": gw.AsOfJoin(tolerance="9 seconds", **SIDES),  # type: ignore[arg-type]
     "tumbling": window(gw.TumblingWindow("8 seconds")),
     "sliding, full": window(gw.SlidingWindow("8 seconds", "4 seconds"), "full"),
     "cumulative, left": window(gw.CumulativeWindow("8 seconds", "4 seconds"), "left"),

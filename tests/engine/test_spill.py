@@ -65,11 +65,15 @@ def test_all_on_disk(kind: str, all_on_disk: list[int]) -> None:
     assert max(all_on_disk) > 0
 
 
+AS_OF = ("left", "inner", "semi", "anti")
 JOINS: dict[str, Callable[[str], Any]] = {
     "interval": lambda how: gw.IntervalJoin(
         ["k"], "t", "t", "-5 seconds", "5 seconds", how, watermark=gw.BoundedOutOfOrderness("9 seconds")
     ),
     "hash": lambda how: gw.HashJoin(["k"], how),
+    "as of": lambda how: gw.AsOfJoin(
+        ["k"], "t", "t", "9 seconds", how if how in AS_OF else "left", watermark=gw.BoundedOutOfOrderness("9 seconds")
+    ),
     "sliding": lambda how: gw.WindowJoin(gw.SlidingWindow("9 seconds", "3 seconds"), ["k"], "t", "t", how),
     "session": lambda how: gw.WindowJoin(gw.SessionWindow("4 seconds"), ["k"], "t", "t", how),
 }

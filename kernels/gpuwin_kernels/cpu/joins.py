@@ -79,6 +79,31 @@ def probe(
 
 
 @njit(nogil=True, cache=True)
+def _find_newest(code, time, wanted, lo, hi, position):  # type: ignore[no-untyped-def]
+    want_code, most = wanted
+    n = code.shape[0]
+    at = 0
+    for w in range(lo, hi):
+        c = want_code[w]
+        t = most[w]
+        if w > lo and (c < want_code[w - 1] or (c == want_code[w - 1] and t < most[w - 1])):
+            at = 0
+        at = lower_bound_from(code, time, at, c, t)
+        while at < n and code[at] == c and time[at] == t:
+            at += 1
+        position[w] = at - 1 if at > 0 and code[at - 1] == c else -1
+
+
+def newest(code: np.ndarray, time: np.ndarray, want_code: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """The last row of a run, sorted by (code int32, time int64), with code == want_code[w] and time <= most[w], by all
+    threads: positions, int64[k], -1 where there is none. The wanted come in any order; sorted ones cost least.
+    """
+    position = empty(len(want_code), np.int64)
+    each(lambda part: _find_newest(code, time, (want_code, most), *part, position), ranges(len(want_code)))
+    return position
+
+
+@njit(nogil=True, cache=True)
 def assign_windows(time, first, beyond):  # type: ignore[no-untyped-def]
     """Lists (row int64[k], window int64[k]) for the windows first[i] <= window < beyond[i] of each row."""
     n = time.shape[0]

@@ -6,6 +6,7 @@ packed and the whole range of int64 is allowed. Each result takes the same three
 an exclusive sum of that, and one thread for each entry, which finds its row in the sums.
 
     probe(code, time, live, want_code, least, most) -> (who int64[k], position int64[k])
+    newest(code, time, want_code, most) -> position int64[k]
     assign_windows(first, beyond) -> (row int64[k], window int64[k])
     pair_groups(left_code, left_window, right_code, right_window, keep_left, keep_right) -> (left, right int64[k])
     union_groups(left_code, left_window, right_code, right_window) -> (code, window, left_first, right_first)
@@ -148,6 +149,26 @@ def probe_ranked(
     who, position = empty(hits, np.int64), empty(hits, np.int64)
     launch(_list_hits, hits, offset, first, alive, who, position)
     return who, position
+
+
+# -- by the newest row before ------------------------------------------------------------------------------------------
+
+
+@kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1])")
+def _find_newest(code, time, want_code, most, position):  # type: ignore[no-untyped-def]
+    w = cuda.grid(1)
+    if w < want_code.shape[0]:
+        at = _pairs_before(code, time, want_code[w], most[w], True) - 1
+        position[w] = at if at >= 0 and code[at] == want_code[w] else -1
+
+
+def newest(code: DeviceArray, time: DeviceArray, want_code: DeviceArray, most: DeviceArray) -> DeviceArray:
+    """The last row of a run, sorted by (code int32, time int64), with code == want_code[w] and time <= most[w], in any
+    order: positions, int64[k], -1 where there is none.
+    """
+    position = empty(len(want_code), np.int64)
+    launch(_find_newest, len(want_code), code, time, want_code, most, position)
+    return position
 
 
 # -- rows to windows ---------------------------------------------------------------------------------------------------
