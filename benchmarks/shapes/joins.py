@@ -7,7 +7,7 @@ gpuwin gets both sides in batches, as streams bring them, and gives out pairs as
 answer one query over all rows. Printed is the time of the fastest other engine over ours, the worst first. Before it is
 measured, the answers are compared: the number of result rows, and the sum of each column of values. `pip install
 datafusion chdb` for the two that are not among the tests' requirements. Polars joins rows of equal keys and compares
-their times afterwards, so an interval is left to the engines of SQL.
+their times afterwards, so an interval is left to the engines of SQL; DataFusion has no as-of join.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Case:
     """One measurement.
 
     Attributes:
-        kind: a window join, an interval join of rows at most `size` apart, or a hash join.
+        kind: a window join, an interval join of rows at most `size` apart, an as-of join, or a hash join.
         size: of a window or half of an interval, and the slide of windows; microseconds.
         rows: of each side, as a share of those that were asked for.
         batches: in which gpuwin gets each side.
     """
 
     name: str
-    kind: Literal["window", "interval", "hash"] = "window"
+    kind: Literal["window", "interval", "as of", "hash"] = "window"
     size: int = MINUTE
     slide: int = MINUTE
     how: Literal["inner", "left", "semi", "anti"] = "inner"
@@ -76,6 +76,8 @@ CASES = [
     Case("windows of 10 min every 1 min, 100,000 keys", size=10 * MINUTE, keys=100_000, rows=0.2),
     Case("interval of 5 s", "interval", 5 * SECOND),
     Case("interval of 1 min, a million keys", "interval", MINUTE, keys=1_000_000),
+    Case("as of", "as of", how="left"),
+    Case("as of, a million keys", "as of", how="left", keys=1_000_000),
     Case("hash, a million keys", "hash", keys=1_000_000),
 ]
 
@@ -99,13 +101,15 @@ def ours(case: Case, sides: Sides) -> Run:
     """gpuwin: `process` for each batch of both sides, and the end of the streams."""
     span = np.timedelta64
     times = {"left_time": "ts", "right_time": "ts"}
-    join: gw.WindowJoin | gw.IntervalJoin | gw.HashJoin
+    join: gw.WindowJoin | gw.IntervalJoin | gw.AsOfJoin | gw.HashJoin
     if case.kind == "window":
         window = gw.SlidingWindow(span(case.size, "us"), span(case.slide, "us"))
         join = gw.WindowJoin(window, ["key"], how=case.how, **times)
     elif case.kind == "interval":
         bounds = {"lower": -span(case.size, "us"), "upper": span(case.size, "us")}
         join = gw.IntervalJoin(["key"], how=case.how, **times, **bounds)
+    elif case.kind == "as of":
+        join = gw.AsOfJoin(["key"], how=case.how, **times)
     else:
         join = gw.HashJoin(["key"], how=case.how)
     left, right = (side.set_column(1, "ts", side["ts"].combine_chunks().view(pa.timestamp("us"))) for side in sides)
@@ -126,6 +130,9 @@ def query(case: Case, dialect: Dialect) -> str:
     if case.kind == "interval":
         near = f"r.ts BETWEEN l.ts - {case.size} AND l.ts + {case.size}"
         return f"SELECT l.key, l.ts, v, r.ts AS ts2, w FROM l JOIN r ON l.key = r.key AND {near}"
+    if case.kind == "as of":
+        join = "ASOF LEFT JOIN" if dialect is DUCKDB else "LEFT ASOF JOIN"
+        return f"SELECT l.key, l.ts, v, r.ts AS ts2, w FROM l {join} r ON l.key = r.key AND l.ts >= r.ts"
     number = dialect.divided("ts", case.slide)
     copies = ""
     if case.size > case.slide:
@@ -177,6 +184,9 @@ def polars_run(case: Case, sides: Sides) -> Run:
     frames = [pl.DataFrame(pl.from_arrow(side)).lazy() for side in sides]
     if case.kind == "hash":
         return lambda: frames[0].join(frames[1], on="key").collect().to_arrow()
+    if case.kind == "as of":
+        named = frames[1].with_columns(pl.col("ts").alias("ts2"))
+        return lambda: frames[0].join_asof(named, on="ts", by="key", check_sortedness=False).collect().to_arrow()
     number = pl.col("ts") // case.slide
     if case.size > case.slide:
         count = case.size // case.slide
@@ -187,6 +197,7 @@ def polars_run(case: Case, sides: Sides) -> Run:
     return lambda: left.join(right, on=["key", "n"], how=case.how).collect().to_arrow()
 
 
+CANNOT = {("interval", "Polars"), ("as of", "DataFusion")}
 PEER_RUNS: dict[str, Callable[[Case, Sides], Run]] = {
     "Polars": polars_run,
     "DuckDB": duckdb_run,
@@ -207,7 +218,7 @@ def measure(case: Case, rows: int, repeat: int) -> dict[str, Any]:
     """Seconds of each, the best of the repeats. Raises where an answer is not that of gpuwin."""
     sides = rows_of(case, rows)
     runs = {"gpuwin": ours(case, sides)}
-    runs |= {name: of(case, sides) for name, of in PEER_RUNS.items() if (case.kind, name) != ("interval", "Polars")}
+    runs |= {name: of(case, sides) for name, of in PEER_RUNS.items() if (case.kind, name) not in CANNOT}
     own = totals(runs["gpuwin"]())
     for name, run in runs.items():
         if not np.allclose(totals(run()), own):

@@ -30,15 +30,12 @@ def finished(
 ) -> list[pa.Array]:
     """Values of results, one array per aggregate."""
     heap = None if heap is None else heap.with_texts_of(plan.layout, columns)
-    out = []
-    for output in plan.outputs:
-        if output.finish is not None:
-            out.append(output.finish(columns, heap))
-        else:
-            assert output.finish_rows is not None
-            assert slices is not None
-            array = output.finish_rows(slices)
-            out.append(array if array.type == output.type else array.cast(output.type))
+    out = [None if output.finish is None else output.finish(columns, heap) for output in plan.outputs]
+    for of_rows in plan.of_rows:
+        assert slices is not None
+        for at, array in zip(of_rows.at, of_rows.finish(slices), strict=True):
+            type_ = plan.outputs[at].type
+            out[at] = array if array.type == type_ else array.cast(type_)
     return out
 
 

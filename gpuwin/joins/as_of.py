@@ -126,18 +126,21 @@ class AsOfLogic:
         source, int64[n], -1 for none, and the place in it, int64[n].
         """
         most = time if self.exact else shifted(time, -1)
-        least = np.full(len(time), INT64_MIN) if self.tolerance is None else shifted(time, -self.tolerance)
         source, place = np.full(len(time), -1), np.full(len(time), -1)
         when, arrival = np.full(len(time), INT64_MIN), np.full(len(time), -1)
-        for number, one in enumerate(sources):
-            at = self.kernels.newest(one.run, code, most)
-            theirs, seq = one.run.time[at], one.run.seq[at]  # of no row, where there is none
-            meets = (at >= 0) & (theirs >= least)
+        for number in reversed(range(len(sources))):  # the last has the newest rows, which mostly decides
+            run = sources[number].run
+            asked = np.flatnonzero(when <= run.sample[-1])
+            at = self.kernels.newest(run, code[asked], most[asked])
+            theirs, seq = run.time[at], run.seq[at]  # of no row, where there is none
+            better = (at >= 0) & ((theirs > when[asked]) | (seq > arrival[asked]))
             if not self.exact:
-                meets &= theirs < time  # nothing is before the smallest int64
-            better = meets & ((theirs > when) | ((theirs == when) & (seq > arrival)))
-            source[better], place[better] = number, at[better]
-            when[better], arrival[better] = theirs[better], seq[better]
+                better &= theirs < time[asked]  # nothing is before the smallest int64
+            if self.tolerance is not None:
+                better &= theirs >= shifted(time[asked], -self.tolerance)
+            asked, at = asked[better], at[better]
+            source[asked], place[asked] = number, at
+            when[asked], arrival[asked] = theirs[better], seq[better]
         return source, place
 
 
@@ -161,8 +164,11 @@ def _values(sources: Sequence[_Source], source: np.ndarray, place: np.ndarray) -
     taken = [sources[number].taken(place[rows[number]]) for number in some]
     if len(some) == 1 and len(rows[some[0]]) == len(source):
         return taken[0]
+    columns = [pa.concat_arrays(parts) for parts in zip(*taken, strict=True)]
     at = np.full(len(source), -1)
     found = np.concatenate([rows[number] for number in some])
     at[found] = np.arange(len(found))
+    if len(found) == len(at):
+        return gathered((), columns, at)[1]
     places = pa.array(at, mask=at < 0)
-    return each(lambda parts: pa.concat_arrays(parts).take(places), list(zip(*taken, strict=True)))
+    return each(lambda column: column.take(places), columns)

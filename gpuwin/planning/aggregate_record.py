@@ -97,12 +97,14 @@ class CellRecord(Record):
 class RowRecord(Record):
     """Aggregate that keeps its rows, or a sketch of them where every such aggregate of the specification has one.
 
-    `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column. `ordered`:
-    whether it sees rows in the order of the semantics, over columns of these types. `different`: whether it looks at
-    different values alone, so that of equal rows one is enough.
+    `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column. In its place
+    `finish_all` gets lists of options, of all such aggregates of a column, and gives as many arrays. `ordered`: whether
+    it sees rows in the order of the semantics, over columns of these types. `different`: whether it looks at different
+    values alone, so that of equal rows one is enough.
     """
 
-    finish: Callable[..., pa.Array]
+    finish: Callable[..., pa.Array] | None = None
+    finish_all: Callable[..., list[pa.Array]] | None = None
     options: Callable[[Aggregate], dict[str, float]] = field(default=lambda aggregate: {})
     ordered: Callable[[Types], bool] = field(default=lambda types: False)
     sketch: Callable[[Aggregate, pa.DataType], AnySketch | None] | None = None

@@ -3,9 +3,10 @@ a merged cell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,16 +32,24 @@ from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 CellFinish = Callable[[Sequence[CellArrays], BytesHeap | None], pa.Array]
 RowFinish = Callable[[RowSlices], pa.Array]
+FinishAll = Callable[..., list[pa.Array]]
 
 
 @dataclass(frozen=True)
 class Output:
-    """One aggregate column of the result: finished from cells, or from rows."""
+    """One aggregate column of the result; `finish`: from cells, None where rows give it."""
 
     name: str
     type: pa.DataType
-    finish: CellFinish | None
-    finish_rows: RowFinish | None = None
+    finish: CellFinish | None = None
+
+
+@dataclass(frozen=True)
+class RowOutputs:
+    """Aggregate columns of the result that are finished from rows together; `at`: their places among the outputs."""
+
+    at: tuple[int, ...]
+    finish: Callable[[RowSlices], Sequence[pa.Array]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Plan:
     row_names: tuple[str, ...]  # the columns that are kept as rows, or as sketches of rows
     sketches: tuple[AnySketch, ...]  # one for each of them, or none
     outputs: tuple[Output, ...]
+    of_rows: tuple[RowOutputs, ...]  # those of the outputs that rows give
     schema: pa.Schema  # of the result
 
     @cached_property
@@ -115,6 +125,22 @@ class _Partials:
         self.inputs: dict[str, CellInput] = {}
         self.rows: list[str] = []
         self.sketches: list[AnySketch] = []
+        self.by_rows: list[tuple[list[str], Callable[[RowSlices], Sequence[pa.Array]]]] = []
+        self.together: dict[tuple[FinishAll, int], tuple[list[str], dict[str, list[Any]]]] = {}
+
+    def finish(self, name: str, finish: RowFinish) -> None:
+        """Takes note of how rows give one output."""
+        self.by_rows.append(([name], lambda slices: [finish(slices)]))
+
+    def finish_together(self, name: str, finish: FinishAll, column: int, options: Mapping[str, Any]) -> None:
+        """Takes note of an output that rows give together with others of the same column."""
+        if (finish, column) not in self.together:
+            names, lists = self.together[finish, column] = [], {option: [] for option in options}
+            self.by_rows.append((names, partial(finish, column=column, **lists)))  # which are filled below
+        names, lists = self.together[finish, column]
+        names.append(name)
+        for option, value in options.items():
+            lists[option].append(value)
 
     def need(self, column: CellColumn, cell: CellInput) -> int:
         if column.name not in self.columns:
@@ -158,8 +184,9 @@ def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
         if a.accumulation is not None:
             outputs.append(_user_output(spec, name, a, types, partials))
         elif name in sketched:
-            finish = finisher_of(sketched[name], partials.sketch(a.reads[0], sketched[name]), a.fraction)
-            outputs.append(Output(name, AGGREGATES[a.kind].out((types[a.reads[0]],)), None, finish))
+            place = partials.sketch(a.reads[0], sketched[name])
+            partials.finish(name, finisher_of(sketched[name], place, a.fraction))
+            outputs.append(Output(name, AGGREGATES[a.kind].out((types[a.reads[0]],))))
         else:
             outputs.append(_output(spec, name, a, types, partials))
     layout = CellLayout(tuple(partials.columns.values()))
@@ -173,6 +200,7 @@ def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
         tuple(partials.rows),
         tuple(partials.sketches),
         tuple(outputs),
+        tuple(RowOutputs(tuple(map(list(spec.aggregates).index, names)), of) for names, of in partials.by_rows),
         _result_schema(spec, types, {o.name: o.type for o in outputs}),
     )
 
@@ -247,7 +275,12 @@ def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.Da
         columns = {"column": partials.keep(a.reads[0])}
         if a.by is not None:
             columns["by"] = partials.keep(a.by)
-        return Output(name, out, None, partial(record.finish, **columns, **more))
+        if record.finish_all is not None:
+            partials.finish_together(name, record.finish_all, columns["column"], more)
+        else:
+            assert record.finish is not None
+            partials.finish(name, partial(record.finish, **columns, **more))
+        return Output(name, out)
     assert isinstance(record, CellRecord)
     at = []
     for part in record.keeps(input_types):
@@ -303,7 +336,8 @@ def _user_output(
     fold = Fold(accumulation, tuple(str(dtype_of(t)) for t in input_types))
     if _sees_order(a):
         at = tuple(partials.keep(c) for c in a.columns)
-        return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=_order(spec, name)))
+        partials.finish(name, partial(fold.over_rows, columns=at, order=_order(spec, name)))
+        return Output(name, fold.result_type)
     held = fold.column(f"user {_joined((name, *a.columns))}")
     number = partials.need(held, FoldInput(fold, a.columns))
     result = Result(a, input_types, fold.result_type)

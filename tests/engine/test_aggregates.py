@@ -284,6 +284,29 @@ def test_rounding_of_decimal_means_is_half_up() -> None:
         assert results(gw.mean("c"), batch(values, pa.decimal128(12, 6)), 1)[0][0] == exact
 
 
+@pytest.mark.parametrize("window", [gw.TumblingWindow("1 hour"), gw.SlidingWindow("1 hour", "1 minute")])
+def test_quantiles_of_two_columns_between_others(window: Any) -> None:
+    """All quantiles of a column are found at once, and each stands where it was asked for."""
+    rng = np.random.default_rng(3)
+    v, w = rng.random(200), rng.integers(0, 9, 200).astype(float)
+    aggregates = {
+        "v_90": gw.quantile("v", 0.9),
+        "n": gw.count(),
+        "w_half": gw.median("w"),
+        "kinds": gw.count_distinct("w"),
+        "v_half": gw.median("v"),
+        "w_10": gw.quantile("w", 0.1),
+        "v_10": gw.quantile("v", 0.1),
+    }
+    table = pa.table({"time": pa.array(np.zeros(200, np.int64)).view(pa.timestamp("us")), "v": v, "w": w})
+    rows = gw.aggregate(table, gw.WindowedAggregation(window, time="time", aggregates=aggregates)).to_pylist()
+    asked = {"v_90": (v, 0.9), "w_half": (w, 0.5), "v_half": (v, 0.5), "w_10": (w, 0.1), "v_10": (v, 0.1)}
+    for row in rows:
+        assert {name: row[name] for name in asked} == pytest.approx({n: np.quantile(*a) for n, a in asked.items()})
+        assert (list(row)[-7:], row["n"], row["kinds"]) == (list(aggregates), 200, 9)
+    assert len(rows) == (1 if isinstance(window, gw.TumblingWindow) else 60)
+
+
 @pytest.mark.parametrize("type_", [pa.decimal32(5, 2), pa.decimal64(12, 2)])
 def test_narrow_decimals_have_ranks(type_: pa.DataType) -> None:
     values = pa.array(["1.50", "-2.25", "1.50", None], pa.string()).cast(pa.decimal128(12, 2)).cast(type_)

@@ -67,7 +67,7 @@ def test_overlapping_windows(rows: int, size: int, slide: int, kind: str, monkey
         for name, pairs in zip(("_REPEATS_FROM", "_ORDER_FROM", "_TOP_FROM"), ways, strict=True):
             monkeypatch.setattr(holistic, name, pairs)
         assert holistic.count_distinct(slices, 0).to_pylist() == wanted
-        found = holistic.quantile(slices, 0, 0.3)
+        found = holistic.quantiles(slices, 0, [0.3])[0]
         np.testing.assert_array_equal(found.is_null().to_numpy(zero_copy_only=False), [q is None for q in quantiles])
         np.testing.assert_allclose(
             found.drop_null().to_numpy(), [q for q in quantiles if q is not None], rtol=1e-12, equal_nan=True

@@ -127,9 +127,10 @@ def check_all(rows: list[Row], windows: list[tuple[int, int, int]], slices: RowS
         ),
     ]
     if numeric:
-        for q in (0.0, 0.25, 0.5, 0.9, 1.0):
-            assert_quantiles(holistic.quantile(slices, 0, q), wanted, q)
-        assert_quantiles(holistic.median(slices, 0), wanted, 0.5)
+        fractions = (0.9, 0.0, 0.25, 1.0, 0.5, 0.25)
+        for q, found in zip(fractions, holistic.quantiles(slices, 0, fractions), strict=True):
+            assert_quantiles(found, wanted, q)
+        assert_quantiles(holistic.quantiles(slices, 0, [0.5])[0], wanted, 0.5)
     for found, expected in checks:
         assert len(found) == len(windows)
         for got, want in zip(found.to_pylist(), expected, strict=True):
@@ -179,7 +180,9 @@ def test_sliding_and_listing_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     for limit in (0, 10**9):
         monkeypatch.setattr(holistic, "_TOP_FROM", limit)
         monkeypatch.setattr(holistic, "_ORDER_FROM", limit)
-        found.append([holistic.median(slices, 0), holistic.count_distinct(slices, 0), holistic.top_k(slices, 0, 4)])
+        found.append(
+            [holistic.quantiles(slices, 0, [0.5])[0], holistic.count_distinct(slices, 0), holistic.top_k(slices, 0, 4)]
+        )
     assert found[0] == found[1]
 
 
@@ -224,8 +227,9 @@ def test_many_rows_by_all_threads() -> None:
     wanted = [sorted(of[c, k // 1000], key=sort_key) for c, k, _ in windows]
     assert holistic.count_distinct(slices, 0).to_pylist() == [len(firsts(v)) for v in wanted]
     assert same(holistic.top_k(slices, 0, 9).to_pylist(), [v[:-10:-1] for v in wanted])
-    for q in (0.0, 0.01, 0.5, 0.98, 1.0):
-        assert same(holistic.quantile(slices, 0, q).to_pylist(), [plain_quantile(v, q) for v in wanted])
+    fractions = (0.98, 0.5, 0.0, 0.01, 1.0, 0.5)
+    for q, array in zip(fractions, holistic.quantiles(slices, 0, fractions), strict=True):
+        assert same(array.to_pylist(), [plain_quantile(v, q) for v in wanted])
 
 
 def test_since_leaves_out_what_was_emitted_before() -> None:
@@ -321,7 +325,7 @@ def test_a_state_survives_arrow_and_new_codes(sorted_before: list[int] | None) -
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: holistic.quantile(s, 0, 1.5), "between 0 and 1"),
+        (lambda s: holistic.quantiles(s, 0, [0.5, 1.5]), "between 0 and 1"),
         (lambda s: holistic.approx_quantile(s, 0, 0.5, 0), "accuracy must be positive"),
         (lambda s: holistic.approx_count_distinct(s, 0, 0.0), "rsd must be positive"),
         (lambda s: holistic.top_k(s, 0, 0), "positive k"),

@@ -13,6 +13,7 @@ are at hand, and an exact answer honours every accuracy. By themselves they keep
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,33 +114,29 @@ class _Ordered:
         return cls(_sliding(slices), order, place)
 
 
-def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
-    """Exact quantiles, float64, with linear interpolation between neighbours (Spark's `percentile`); null for a window
-    without values.
+def quantiles(slices: RowSlices, column: int, q: Sequence[float]) -> list[pa.Array]:
+    """Exact quantiles, float64, with linear interpolation between neighbours (Spark's `percentile`), an array for each
+    fraction; null for a window without values.
     """
-    if not 0.0 <= q <= 1.0:
-        raise ValueError(f"a quantile is a fraction between 0 and 1, not {q}")
+    if not all(0.0 <= fraction <= 1.0 for fraction in q):
+        raise ValueError(f"a quantile is a fraction between 0 and 1, not all of {list(q)}")
     windows = len(slices.lo)
     if not len(slices):
-        return pa.nulls(windows, pa.float64())
+        return [pa.nulls(windows, pa.float64())] * len(q)
     values = slices.values[column]
     numbers = filled(values.cast(pa.float64(), safe=False))
     lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
-    out, size = empty(windows), empty(windows, np.int64)
+    fractions, number = np.unique(np.array(q, np.float64), return_inverse=True)
+    out, size = empty((len(fractions), windows)), empty(windows, np.int64)
     if _slides(slices, _ORDER_FROM):
         key = float_keys(numbers.astype(np.float64, copy=False))
         at = _Ordered.of(slices, key)
         where = slices.code, lo, hi, at.windows, at.place, at.order, valid, key
-        each(lambda part: quantiles_of_sliding(*where, q, *part, out, size), ranges(windows, _SLIDE_SPLIT))
-        return pa.array(out, mask=size == 0)
-    shares = _shares(_places(np.maximum(hi - lo, 0)))
-    each(lambda part: quantiles_of_windows(lo, hi, valid, numbers, q, *part, out, size), shares)
-    return pa.array(out, mask=size == 0)
-
-
-def median(slices: RowSlices, column: int) -> pa.Array:
-    """Exact medians, float64: `quantile` at one half."""
-    return quantile(slices, column, 0.5)
+        each(lambda part: quantiles_of_sliding(*where, fractions, *part, out, size), ranges(windows, _SLIDE_SPLIT))
+    else:
+        shares = _shares(_places(np.maximum(hi - lo, 0)))
+        each(lambda part: quantiles_of_windows(lo, hi, valid, numbers, fractions, *part, out, size), shares)
+    return [pa.array(out[k], mask=size == 0) for k in number]
 
 
 def approx_quantile(slices: RowSlices, column: int, q: float, accuracy: int) -> pa.Array:

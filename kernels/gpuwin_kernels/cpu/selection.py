@@ -56,9 +56,10 @@ def _partition(values, lo, hi, k):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def quantiles_of_windows(lo, hi, valid, numbers, q, w0, w1, out, size):  # type: ignore[no-untyped-def]
-    """Writes the quantile q of the valid numbers (float64) of each window, with linear interpolation, and how many
-    there are. NaN is the largest number.
+def quantiles_of_windows(lo, hi, valid, numbers, fractions, w0, w1, out, size):  # type: ignore[no-untyped-def]
+    """Writes the quantiles of the valid numbers (float64) of each window, with linear interpolation, and how many
+    there are. fractions float64[m]: ascending. out float64[m, windows], 0 where there is no number; size
+    int64[windows]. NaN is the largest number.
     """
     scratch = np.empty(64, np.float64)
     for w in range(w0, w1):
@@ -75,22 +76,25 @@ def quantiles_of_windows(lo, hi, valid, numbers, q, w0, w1, out, size):  # type:
                 else:
                     nans += 1
         size[w] = n + nans
-        out[w] = 0.0
-        if n + nans == 0:
-            continue
-        position = q * (n + nans - 1)
-        below = np.int64(np.floor(position))
-        part = position - below
-        if below >= n or (part > 0.0 and below + 1 >= n):
-            out[w] = np.nan
-            continue
-        _partition(scratch, 0, n, below)
-        out[w] = scratch[below]
-        if part > 0.0:
-            above = scratch[below + 1]
-            for k in range(below + 2, n):
-                above = min(above, scratch[k])
-            out[w] = (1.0 - part) * out[w] + part * above
+        placed = np.int64(0)  # before it lie smaller numbers only
+        for f in range(fractions.shape[0]):
+            out[f, w] = 0.0
+            if n + nans == 0:
+                continue
+            position = fractions[f] * (n + nans - 1)
+            below = np.int64(np.floor(position))
+            part = position - below
+            if below >= n or (part > 0.0 and below + 1 >= n):
+                out[f, w] = np.nan
+                continue
+            _partition(scratch, placed, n, below)
+            placed = below
+            out[f, w] = scratch[below]
+            if part > 0.0:
+                above = scratch[below + 1]
+                for k in range(below + 2, n):
+                    above = min(above, scratch[k])
+                out[f, w] = (1.0 - part) * out[f, w] + part * above
 
 
 @njit(nogil=True, cache=True)

@@ -129,12 +129,12 @@ def _first_of_code(code, row, known):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def quantiles_of_sliding(code, lo, hi, windows, place, order, valid, key, q, w0, w1, out, size):  # type: ignore[no-untyped-def]
-    """Writes the quantile q, with linear interpolation, of the windows windows[w0:w1], and how many values each has.
+def quantiles_of_sliding(code, lo, hi, windows, place, order, valid, key, fractions, w0, w1, out, size):  # type: ignore[no-untyped-def]
+    """Writes quantiles, with linear interpolation, of the windows windows[w0:w1], and how many values each has.
 
     Window w holds the rows [lo[w], hi[w]), of one code; `windows`: all of them by (lo, hi). code int32: sorted. key
     int64: `slices.float_keys` of the values, of rows where valid (uint8). order int64: the rows by (code, key); place:
-    see `places_of`. out float64, 0 where there is no value; size int64.
+    see `places_of`. fractions float64[m]. out float64[m, windows], 0 where there is no value; size int64[windows].
     """
     words, blocks = _bits(place.shape[0])
     a = b = base = np.int64(0)
@@ -144,16 +144,19 @@ def quantiles_of_sliding(code, lo, hi, windows, place, order, valid, key, q, w0,
         first, beyond = lo[w], max(hi[w], lo[w])
         n += _slide(place, valid, a, b, first, beyond, words, blocks)
         a, b = first, beyond
-        size[w], out[w] = n, 0.0
+        size[w] = n
         if n:
             base = _first_of_code(code, first, base)
-            position = q * (n - 1)
-            below = np.int64(np.floor(position))
-            part = position - below
-            at = _find(words, blocks, base, below)
-            out[w] = float_of_key(key[order[at]])
-            if part > 0.0:
-                out[w] = (1.0 - part) * out[w] + part * float_of_key(key[order[_next(words, at)]])
+        for f in range(fractions.shape[0]):
+            out[f, w] = 0.0
+            if n:
+                position = fractions[f] * (n - 1)
+                below = np.int64(np.floor(position))
+                part = position - below
+                at = _find(words, blocks, base, below)
+                out[f, w] = float_of_key(key[order[at]])
+                if part > 0.0:
+                    out[f, w] = (1.0 - part) * out[f, w] + part * float_of_key(key[order[_next(words, at)]])
 
 
 @njit(nogil=True, cache=True)
