@@ -10,6 +10,8 @@ from gpuwin.device.choice import Device
 
 from .aggregation_partition import AggregationPartition
 from .aggregation_spec import AggregationSpec
+from .deduplication_partition import DeduplicationPartition, merge_keys
+from .deduplication_spec import DeduplicationSpec
 from .log_segments import Segments
 from .narrow import narrowed
 from .operator_spec import GridSpec, SessionSpec, parse_spec
@@ -20,13 +22,26 @@ from .session_partition import SessionPartition, merge_session_segments
 from .sessions_with_pieces import SessionsWithPieces, merge_session_segments_with_pieces
 from .with_pieces import PartitionWithPieces, merge_segments_with_pieces
 
-State = Partition | SeededPartition | PartitionWithPieces | SessionPartition | SessionsWithPieces | AggregationPartition
-Spec = GridSpec | SessionSpec | AggregationSpec
+State = (
+    Partition
+    | SeededPartition
+    | PartitionWithPieces
+    | SessionPartition
+    | SessionsWithPieces
+    | AggregationPartition
+    | DeduplicationPartition
+)
+Spec = GridSpec | SessionSpec | AggregationSpec | DeduplicationSpec
 
 
 def parse_state_spec(fields: dict[str, Any]) -> Spec:
     """The specification in a request. Raises ProtocolError where it is none."""
-    return AggregationSpec.parse(fields) if fields.get("window") == "specified" else parse_spec(fields)
+    match fields.get("window"):
+        case "specified":
+            return AggregationSpec.parse(fields)
+        case "duplicates":
+            return DeduplicationSpec.parse(fields)
+    return parse_spec(fields)
 
 
 def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device = "cpu", asked: str = "cpu") -> State:
@@ -37,6 +52,8 @@ def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device 
     """
     if isinstance(spec, AggregationSpec):
         return AggregationPartition.rebuilt(spec, [s.chunks for s in segments], asked)
+    if isinstance(spec, DeduplicationSpec):
+        return DeduplicationPartition.rebuilt(spec, segments, through)
     if isinstance(spec, SessionSpec):
         of_sessions = SessionsWithPieces if spec.pieces else SessionPartition
         sessions = of_sessions.rebuilt(spec, [s.chunks for s in segments], through)
@@ -54,6 +71,9 @@ def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[
     """
     if isinstance(spec, AggregationSpec):
         raise ProtocolError("the log of a whole operator is not merged")
+    if isinstance(spec, DeduplicationSpec):
+        keys, count, last = merge_keys(segments, first)
+        return [narrowed(batch, {}) for batch in keys], count, last
     if isinstance(spec, SessionSpec):
         merge = merge_session_segments_with_pieces if spec.pieces else merge_session_segments
         cells, count, last = merge(spec, [s.chunks for s in segments], first, rows)

@@ -106,6 +106,9 @@ trait DeviceOperator extends RowToColumnarTransition with NamedStateStore with U
     done.custom.foreach { case (name, value) => longMetric(name) += value }
   }
 
+  /** Metrics of this operator alone, of a batch with so many rows. */
+  private[gpuwin] def customMetrics(done: BatchReport, rows: Long): Map[String, Long] = Map.empty
+
   private[gpuwin] def countOutput(rows: Long): Unit = longMetric("numOutputRows") += rows
 }
 

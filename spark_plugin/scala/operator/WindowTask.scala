@@ -271,7 +271,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     val (sent, received) = if (connection == null) (0L, 0L) else (connection.bytesSent, connection.bytesReceived)
     leaveConnection()
     val commitMs = (System.nanoTime() - began) / 1000000
-    val custom = report.custom ++ Map(
+    val custom = report.custom ++ operator.customMetrics(report, cellsIn) ++ Map(
       "gpuwinBytesToDevice" -> sent,
       "gpuwinBytesFromDevice" -> received,
       "gpuwinCellsIn" -> cellsIn,

@@ -101,7 +101,24 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
         if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")
       CheckpointOwner.settle(carrier.stateInfo.get, allowed, session)(_ => "format 1; " + planned.work.identity)
         .fold(reason => throw new GpuWindowException(s"gw.spark.aggregate cannot run: $reason."), identity)
+    case node: StateStoreWriter if Deduplication.isOne(node) =>
+      decide(node) match {
+        case Right(found) =>
+          GpuDeduplicateExec.in(found, CompiledWatermark.in(rewrite(found.rows, partitioningMatters = true)), conf)
+        case Left(reason) =>
+          node.setTagValue(ReasonTag, reason)
+          descend(plan, partitioningMatters)
+      }
     case other => descend(other, partitioningMatters)
+  }
+
+  private def decide(deduplication: StateStoreWriter): Either[String, Deduplication] = {
+    val found =
+      if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
+      else if (!GpuWindowConf.get(conf, GpuWindowConf.Deduplicate).toBoolean)
+        Left(s"${GpuWindowConf.Deduplicate.key} is false")
+      else Deduplication.from(deduplication, GpuWindowConf.get(conf, GpuWindowConf.WithoutWindow).toBoolean)
+    CheckpointOwner.settle(deduplication.stateInfo.get, found, session, adopts = false)(_.describe)
   }
 
   private def enabled: Boolean = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean

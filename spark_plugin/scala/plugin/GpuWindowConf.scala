@@ -89,6 +89,10 @@ object GpuWindowConf {
   val WithoutWindow: ConfEntry = entry("withoutWindow", "false", oneOf("true", "false"),
     "Whether an aggregation by keys alone, without a window, runs on gpuwin, too. No watermark evicts its groups, so " +
       "its state grows with the keys, and gpuwin keeps it in memory: make sure that it fits.")
+  val Deduplicate: ConfEntry = entry("deduplicate", "false", oneOf("true", "false"),
+    "Whether dropDuplicates and dropDuplicatesWithinWatermark of a stream run on gpuwin, too, which keeps their keys " +
+      "in memory. Without an event time among its keys, of which then none is ever evicted, dropDuplicates needs " +
+      "withoutWindow as well.")
   val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
     "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
       "session of the same Python process has it only if its builder was configured, too.")
@@ -96,7 +100,7 @@ object GpuWindowConf {
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
       MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, BatchSessions, Json, Adopt,
-      WithoutWindow, Configured)
+      WithoutWindow, Deduplicate, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

@@ -52,6 +52,7 @@ object SavedOperator {
   private val Line = raw"format 1; (.*); keys \((.*)\); aggregates \((.*)\); mode (append or update|complete)".r
   private val Grid = raw"(one )?window of (\d+) us every (\d+) us from (-?\d+) us".r
   private val Specified = raw"format 1; .*; withWatermark: -?\d+ ms".r
+  private val Duplicates = raw"format 1; deduplication .*".r
 
   /** All operators of gpuwin in a checkpoint, at its newest version. `aim`: what they are to, for an error. */
   def allIn(checkpoint: String, aim: String, conf: Configuration): Seq[(SavedVersion, SavedOperator)] =
@@ -62,6 +63,13 @@ object SavedOperator {
 
   def refusal(at: SavedVersion, checkpoint: String, aim: String, reason: String): GpuWindowException =
     new GpuWindowException(s"The state of operator ${at.operator} in $checkpoint cannot $aim: $reason.")
+
+  /** The operator that a file describes, in a few words. */
+  def about(text: String): String = parse(text) match {
+    case Right(o) => s"${o.window.describe} by ${o.keyNames.mkString(", ")}".stripSuffix(" by ")
+    case Left(_) if Duplicates.pattern.matcher(text.takeWhile(_ != '\n')).matches => "a deduplication"
+    case Left(_) => "of gw.spark.aggregate, or unreadable"
+  }
 
   /** The operator that a file describes, or the reason why its state cannot be shown. */
   def parse(text: String): Either[String, SavedOperator] = {
@@ -89,6 +97,7 @@ object SavedOperator {
       case Specified() => Left("it is one of gw.spark.aggregate, whose log has rows and snapshots in place of cells, " +
         "and whose specification is in the program and not in the checkpoint. The state of Spark's own windows and " +
         "sessions can be shown")
+      case Duplicates() => Left("it is a deduplication, whose log has keys and times in place of cells")
       case other => Left("its file _gpuwin is not one that this gpuwin can read: it begins with " +
         s"[${other.take(200)}]. Use the version of gpuwin that wrote the checkpoint, or restore the file from a copy")
     }

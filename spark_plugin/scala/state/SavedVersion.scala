@@ -140,11 +140,8 @@ object SavedVersion {
     }
   }
 
-  private[gpuwin] def about(files: FileSystem, state: Path, operator: Long): String = {
-    val mark = text(files, new Path(state, s"$operator/${CheckpointOwner.Mark}"))
-    SavedOperator.parse(mark).fold(_ => "of gw.spark.aggregate, or unreadable", o =>
-      s"${o.window.describe} by ${o.keyNames.mkString(", ")}".stripSuffix(" by "))
-  }
+  private[gpuwin] def about(files: FileSystem, state: Path, operator: Long): String =
+    SavedOperator.about(text(files, new Path(state, s"$operator/${CheckpointOwner.Mark}")))
 
   private[gpuwin] def numbers(files: FileSystem, folder: Path): Seq[Long] =
     files.listStatus(folder).toSeq.map(_.getPath.getName).filter(n => n.nonEmpty && n.forall(_.isDigit)).map(_.toLong)

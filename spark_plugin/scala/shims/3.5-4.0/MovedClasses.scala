@@ -15,6 +15,7 @@ package operators {
     type StateStoreSaveExec = streaming.StateStoreSaveExec
     type StateStoreWriter = streaming.StateStoreWriter
     type StreamingDeduplicateExec = streaming.StreamingDeduplicateExec
+    type StreamingDeduplicateWithinWatermarkExec = streaming.StreamingDeduplicateWithinWatermarkExec
     val StreamingSessionWindowStateManager = streaming.state.StreamingSessionWindowStateManager
     val StatefulOperatorCustomSumMetric = streaming.StatefulOperatorCustomSumMetric
     val StateStoreRestoreExec = streaming.StateStoreRestoreExec

@@ -1,0 +1,87 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression, GetStructField, PreciseTimestampConversion}
+import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.operators.stateful._
+import org.apache.spark.sql.types._
+import org.json4s._
+
+/**
+ * A deduplication for the service.
+ *
+ * @param keys    names of its keys in the query
+ * @param delayMs of `dropDuplicatesWithinWatermark`, how long after its event time a key is remembered
+ * @param hasTime whether rows have an event time, by which they may be late
+ * @param evicts  whether the watermark evicts keys
+ */
+final case class DeduplicationSpec(keys: Seq[String], delayMs: Option[Long], hasTime: Boolean, evicts: Boolean) {
+  def json: JObject = JObject(
+    "window" -> JString("duplicates"),
+    "delay" -> delayMs.fold[JValue](JNull)(ms => JLong(Math.multiplyExact(ms, 1000L))),
+    "evicts" -> JBool(evicts))
+
+  /** For how long a key is remembered, in words. */
+  def remembers: String = delayMs.fold(if (evicts) "until the watermark passes its time" else "for ever")(ms =>
+    s"for $ms ms after its time")
+}
+
+/** A deduplication of Spark that was recognised: `dropDuplicates` or `dropDuplicatesWithinWatermark` of a stream. */
+final case class Deduplication(spec: DeduplicationSpec, keys: Seq[Attribute], time: Option[Expression], rows: SparkPlan,
+    info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long]) {
+  def output: Seq[Attribute] = rows.output
+
+  /** The state, as the file beside it has it ([[CheckpointOwner]]). */
+  def describe: String = {
+    val kind = spec.delayMs.fold(if (spec.evicts) "by event time" else "for ever")(_ => "within the watermark")
+    s"format 1; deduplication $kind; keys (${keys.map(k => SavedOperator.typeText(k.dataType)).mkString(", ")})\n" +
+      s"keys ${spec.keys.mkString(", ")}"
+  }
+}
+
+object Deduplication {
+  def isOne(node: StateStoreWriter): Boolean = node match {
+    case _: StreamingDeduplicateExec | _: StreamingDeduplicateWithinWatermarkExec => true
+    case _ => false
+  }
+
+  /** The deduplication that a node of Spark's is, or the reason why it is left to Spark. */
+  def from(node: StateStoreWriter, withoutTime: Boolean): Either[String, Deduplication] = node match {
+    case d: StreamingDeduplicateExec =>
+      val evicts = d.keyExpressions.exists(isTime)
+      if (!evicts && !withoutTime) Left("no event time is among its keys, so none is ever evicted, and " +
+        s"${GpuWindowConf.WithoutWindow.key} is false")
+      else of(d.keyExpressions, d.child, None, evicts, d.stateInfo, d.eventTimeWatermarkForLateEvents,
+        d.eventTimeWatermarkForEviction)
+    case d: StreamingDeduplicateWithinWatermarkExec =>
+      val delay = d.child.output.find(isTime).map(_.metadata.getLong(EventTimeWatermark.delayKey))
+      of(d.keyExpressions, d.child, delay, evicts = true, d.stateInfo, d.eventTimeWatermarkForLateEvents,
+        d.eventTimeWatermarkForEviction)
+  }
+
+  private def of(keys: Seq[Attribute], rows: SparkPlan, delay: Option[Long], evicts: Boolean,
+      info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long])
+      : Either[String, Deduplication] =
+    rows.output.filter(isTime) match {
+      case Seq() =>
+        Right(Deduplication(DeduplicationSpec(keys.map(_.name), delay, hasTime = false, evicts), keys, None, rows, info,
+          late, eviction))
+      case Seq(time) => micros(time).filter(_ => delay.isEmpty || !isWindow(time)).map { at =>
+        Deduplication(DeduplicationSpec(keys.map(_.name), delay, hasTime = true, evicts), keys, Some(at), rows, info,
+          late, eviction)
+      }.toRight(s"its event time is a ${time.dataType.simpleString}")
+      case several => Left(s"several columns carry the watermark: ${several.map(_.name).mkString(", ")}")
+    }
+
+  private def isTime(column: Attribute): Boolean = column.metadata.contains(EventTimeWatermark.delayKey)
+
+  private def isWindow(time: Attribute): Boolean = time.dataType.isInstanceOf[StructType]
+
+  /** The event time in microseconds; of a window its end, as Spark compares it with the watermark. */
+  private def micros(time: Attribute): Option[Expression] = (time.dataType, time) match {
+    case (TimestampType | TimestampNTZType, _) => Some(PreciseTimestampConversion(time, time.dataType, LongType))
+    case (StructType(Array(_, end)), _) if end.dataType == TimestampType || end.dataType == TimestampNTZType =>
+      Some(PreciseTimestampConversion(GetStructField(time, 1), end.dataType, LongType))
+    case _ => None
+  }
+}

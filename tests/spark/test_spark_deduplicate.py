@@ -1,0 +1,170 @@
+"""`dropDuplicates` and `dropDuplicatesWithinWatermark`: on gpuwin where `spark.gpuwin.deduplicate` asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import (
+    PROVIDERS,
+    SCHEMA,
+    Both,
+    Query,
+    Run,
+    ServiceKills,
+    Stream,
+    StreamSpec,
+    assert_equal,
+    run,
+    write,
+)
+
+import gpuwin as gw
+
+CONF = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.deduplicate": "true"}
+BY_TIME, WITHIN = ("dedupe",), ("dedupeWithinWatermark",)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write(StreamSpec(seed=11, batches=6, rows=120), tmp_path_factory.mktemp("duplicates") / "stream")
+
+
+def by_time(*keys: str) -> Query:
+    """Distinct values of the keys and the event time."""
+
+    def build(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.withWatermark("ts", "10 seconds").select(*keys, "ts").dropDuplicates([*keys, "ts"])
+
+    return build
+
+
+def within(*keys: str, delay: str = "10 seconds") -> Query:
+    """First rows of the keys, with all columns."""
+
+    def build(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.withWatermark("ts", delay).dropDuplicatesWithinWatermark(list(keys))
+
+    return build
+
+
+def for_ever(*keys: str) -> Query:
+    def build(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.select(*keys).dropDuplicates()
+
+    return build
+
+
+def nested(_: SparkSession, frame: DataFrame) -> DataFrame:
+    key = F.struct("short", F.array("int", "byte"), F.map_from_arrays(F.array("long"), F.array("str")).alias("m"))
+    rows = frame.where("long IS NOT NULL").withWatermark("ts", "10 seconds").select(key.alias("k"), "ts")
+    return rows.withColumn("text", F.to_json("k")).dropDuplicates(["text", "ts"]).select("text", "k", "ts")
+
+
+def how(conf: dict[str, str] | None = None, **more: object) -> Run:
+    return Run("append", "processing", conf=CONF | (conf or {}), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("query", "spark_operators", "conf"),
+    [
+        pytest.param(by_time("short"), BY_TIME, {}, id="by_time"),
+        pytest.param(by_time("str", "bin", "dec38", "bool", "nval"), BY_TIME, PROVIDERS["rocksdb"], id="five_keys"),
+        pytest.param(within("short"), WITHIN, {"spark.gpuwin.log.maxSegments": "2"}, id="within"),
+        pytest.param(within("int", delay="0 seconds"), WITHIN, {}, id="within_nothing"),
+        pytest.param(nested, BY_TIME, {"spark.gpuwin.chunk.rows": "16"}, id="nested"),
+        pytest.param(for_ever("short", "bool"), BY_TIME, {"spark.gpuwin.withoutWindow": "true"}, id="for_ever"),
+    ],
+)
+def test_rows_equal_those_of_plain_spark(
+    query: Query, spark_operators: tuple[str, ...], conf: dict[str, str], both: Both, stream: Stream
+) -> None:
+    late = None if spark_operators == BY_TIME and "withoutWindow" in str(conf) else True
+    restarted = how(conf, restart_after=frozenset({2, 4}))
+    both(query, stream, restarted, late=late, spark_operators=spark_operators)
+
+
+def test_rows_of_a_window_that_the_watermark_passed(both: Both, stream: Stream) -> None:
+    """An event time that is a window, and a deduplication between two aggregations."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        counted = frame.withWatermark("ts", "10 seconds").groupBy("short", F.window("ts", "5 seconds")).count()
+        once = counted.dropDuplicates(["count", "window"]).select("count", "window")
+        return once.groupBy(F.window("window", "1 minute")).agg(F.sum("count"), F.count("*"))
+
+    both(
+        query, stream, how(), operators=("gpuwin",) * 3, spark_operators=("stateStoreSave", "dedupe", "stateStoreSave")
+    )
+
+
+def test_below_a_window(both: Both, stream: Stream) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        once = frame.withWatermark("ts", "10 seconds").dropDuplicatesWithinWatermark(["short", "int", "ts"])
+        return once.groupBy("short", F.window("ts", "30 seconds", "5 seconds")).agg(F.count("*"), F.max("ts"))
+
+    both(query, stream, how(), operators=("gpuwin",) * 2, spark_operators=("stateStoreSave", "dedupeWithinWatermark"))
+
+
+def test_the_service_dies_in_a_batch(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """It is started again, and has the keys of the log."""
+    query, kills = within("short"), ServiceKills(spark)
+    plain = run(spark, query, stream, how(), tmp_path / "plain", enabled=False, schema=SCHEMA)
+    device = run(spark, query, stream, how({"spark.gpuwin.log.maxSegments": "2"}), tmp_path / "device", enabled=True,
+                 schema=SCHEMA, before_batch=kills.before_batch)  # fmt: skip
+    kills.join()
+    assert kills.killed
+    assert_equal(plain, device, spark_operators=WITHIN)
+
+
+def test_duplicates_are_counted_as_spark_counts_them(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    counts = []
+    for enabled in ("false", "true"):
+        session = spark.newSession()
+        for key, value in {**CONF, "spark.gpuwin.enabled": enabled}.items():
+            session.conf.set(key, value)
+        rows = session.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent)).withWatermark("ts", "10 seconds")
+        query = (
+            rows.dropDuplicatesWithinWatermark(["short"])
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / enabled))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        operators = [progress["stateOperators"][0] for progress in query.recentProgress]
+        names = ("numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
+        counts.append([[o[n] for n in names] + [o["customMetrics"]["numDroppedDuplicateRows"]] for o in operators])
+    assert counts[0] == counts[1]
+    assert any(row[-1] for row in counts[0])
+    assert any(row[2] for row in counts[0])
+
+
+def test_it_stays_with_spark_where_nobody_asked(spark: SparkSession, stream: Stream) -> None:
+    session = spark.newSession()
+    frame = session.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent)).withWatermark("ts", "10 seconds")
+    assert "spark.gpuwin.deduplicate is false" in gw.spark.explain(frame.dropDuplicates(["short", "ts"]))
+    session.conf.set("spark.gpuwin.deduplicate", "true")
+    said = gw.spark.explain(frame.dropDuplicates(["short", "ts"]))
+    assert "GpuWindowDeduplicate [short, ts], until the watermark passes its time" in said
+    assert "for 10000 ms after its time" in gw.spark.explain(frame.dropDuplicatesWithinWatermark(["short"]))
+    said = gw.spark.explain(frame.dropDuplicates(["short"]))
+    assert "no event time is among its keys" in said
+    assert "spark.gpuwin.withoutWindow is false" in said
+
+
+@pytest.mark.parametrize("began", ["gpuwin", "spark"])
+def test_a_query_goes_on_where_it_began(began: str, spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """State of gpuwin's goes on there alone, and state of Spark's stays with Spark."""
+    on, off = how(), how({"spark.gpuwin.deduplicate": "false"})
+    first, second = (on, off) if began == "gpuwin" else (off, on)
+    before = run(spark, within("short"), stream.head(2), first, tmp_path, enabled=True, schema=SCHEMA)
+    assert before.error is None
+    after = run(spark, within("short"), stream, second, tmp_path, enabled=True, schema=SCHEMA)
+    if began == "gpuwin":
+        assert after.error is not None
+        assert "spark.gpuwin.deduplicate is false. Nothing was read or changed" in after.error.message
+    else:
+        assert after.error is None
+        assert after.batches[-1].operators == WITHIN
