@@ -30,6 +30,7 @@ FEATURES: Final = {
         "differential", "sweep", "sessions", "queries", "grouping", "window_columns", "around", "volume",
         "strain"),
     "groups without a window": ("without_window",),
+    "deduplication": ("deduplicate",),
     "rows become cells in the device service, below the shuffle": (
         "map_side", "map_side_sessions", "dictionary_keys", "narrow", "event_times", "from_json"),
     "every aggregate, decimals and sums that overflow": (

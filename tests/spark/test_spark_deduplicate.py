@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from spark_harness import (
     PROVIDERS,
     SCHEMA,
+    SPARK,
     Both,
     Query,
     Run,
@@ -75,6 +76,13 @@ def how(conf: dict[str, str] | None = None, **more: object) -> Run:
         pytest.param(within("short"), WITHIN, {"spark.gpuwin.log.maxSegments": "2"}, id="within"),
         pytest.param(within("int", delay="0 seconds"), WITHIN, {}, id="within_nothing"),
         pytest.param(nested, BY_TIME, {"spark.gpuwin.chunk.rows": "16"}, id="nested"),
+        pytest.param(
+            by_time("double", "float"),
+            BY_TIME,
+            {},
+            id="zeros_of_both_signs",
+            marks=pytest.mark.skipif(SPARK < (4, 2), reason="Spark takes 0.0 and -0.0 for two keys here"),
+        ),
         pytest.param(for_ever("short", "bool"), BY_TIME, {"spark.gpuwin.withoutWindow": "true"}, id="for_ever"),
     ],
 )

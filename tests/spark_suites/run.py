@@ -200,6 +200,7 @@ def run(
             java += ["-Dspark.plugins=io.gpuwin.GpuWindowPlugin", "-Dspark.gpuwin.device=cpu",
                      "-Dspark.gpuwin.explain=ALL", "-Dspark.gpuwin.batch.overlap=2",
                      f"-Dspark.gpuwin.withoutWindow={str(all_keys).lower()}",
+                     f"-Dspark.gpuwin.deduplicate={str(all_keys).lower()}",
                      f"-Dspark.gpuwin.python={sys.executable}"]  # fmt: skip
         java += ["-cp", classes, "org.scalatest.tools.Runner"]
         java += ["-R", tests_jar(classes), "-oW", "-u", "xml", "-s", suite]
