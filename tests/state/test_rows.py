@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuwin.state.rows import holistic, row_state
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.rows.slices import RowSlices
+from gpuwin.state.rows.waiting_rows import WaitingRows
 
 FAR = np.iinfo(np.int64).max
 Row = tuple[int, int, Any]  # code, time, value
@@ -335,3 +336,19 @@ def test_bad_arguments_are_named(call: Any, message: str) -> None:
     slices = select(state_of([(0, 0, 1)], pa.int64()), [(0, 0, 1)])
     with pytest.raises(ValueError, match=message):
         call(slices)
+
+
+def test_waiting_rows_keep_little_more_memory_than_they_need() -> None:
+    """However slowly they leave."""
+    n = 1_000
+    rows: WaitingRows | None = WaitingRows.of(
+        np.zeros(n, np.int32), np.arange(n), np.arange(n), [pa.array(np.arange(n))], [pa.int64()]
+    )
+    for least in range(0, n, 40):
+        assert rows is not None
+        rows = rows.since(least)
+        assert rows is not None
+        assert rows.time.tolist() == rows.values[0].to_pylist() == list(range(least, n))
+        values = rows.values[0].buffers()[1].size // 8
+        assert len(rows) <= values <= 2 * len(rows)
+        assert rows.nbytes == values * (4 + 8 + 8 + 8)

@@ -8,7 +8,7 @@ that stay open.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ WAITING_PARTS = 1 << 8
 
 @dataclass(frozen=True, slots=True)
 class WaitingRows:
-    """Rows of one batch, at least one, in memory of their own."""
+    """Rows of one batch, at least one, in memory of their own, or in that of more rows, of which they are a view."""
 
     code: np.ndarray  # int32[n]
     time: np.ndarray  # int64[n]
@@ -35,6 +35,14 @@ class WaitingRows:
     values: tuple[pa.Array, ...]  # of stored types
     least: int  # of the times
     most: int
+    whole: int  # rows that lie in the memory, of which some may have left
+    nbytes: int  # of the memory. Known from the start: every batch asks for it, of all that wait
+
+    @classmethod
+    def owned(cls, code: np.ndarray, time: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array]) -> WaitingRows:
+        """Rows that alone lie in their memory."""
+        size = code.nbytes + time.nbytes + seq.nbytes + sum(v.nbytes for v in values)
+        return cls(code, time, seq, tuple(values), *ends_of(time), len(code), int(size))
 
     @classmethod
     def of(
@@ -48,20 +56,16 @@ class WaitingRows:
         """Rows in order of arrival; `types` are those of the values as they came. Codes and numbers of arrival are kept
         as they are, and must not change; times and values may be a caller's memory, and are copied.
         """
-        own = tuple(copied(stored(v, type_)) for v, type_ in zip(values, types, strict=True))
-        return cls(code, time.copy(), seq, own, *ends_of(time))
+        own = [copied(stored(v, type_)) for v, type_ in zip(values, types, strict=True)]
+        return cls.owned(code, time.copy(), seq, own)
 
     def __len__(self) -> int:
         return len(self.code)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.code.nbytes + self.time.nbytes + self.seq.nbytes + sum(v.nbytes for v in self.values))
-
     def taken(self, at: np.ndarray) -> WaitingRows:
         """The rows at some places, int64, at least one."""
         (code, time, seq), values = gathered((self.code, self.time, self.seq), self.values, at)
-        return WaitingRows(code, time, seq, tuple(values), *ends_of(time))
+        return WaitingRows.owned(code, time, seq, values)
 
     def upto(self, before: int) -> WaitingRows | None:
         """The rows with `time < before`; None for no rows."""
@@ -76,24 +80,24 @@ class WaitingRows:
         return None if self.most < least else self._of(self.time >= least)
 
     def _of(self, mask: np.ndarray) -> WaitingRows:
-        """The rows of a mask, bool[n], at least one. Most of the rows, at one end, are a view, as in a stream in order
-        of time; a view of a few would keep the memory of all.
+        """The rows of a mask, bool[n], at least one. Most of the rows in the memory, at one end, are a view, as in a
+        stream in order of time; a view of a few would keep the memory of all.
         """
         count = int(np.count_nonzero(mask))
-        if 2 * count >= len(self) and mask[:count].all():
+        if 2 * count >= self.whole and mask[:count].all():
             return self._part(slice(0, count))
-        if 2 * count >= len(self) and mask[len(self) - count :].all():
+        if 2 * count >= self.whole and mask[len(self) - count :].all():
             return self._part(slice(len(self) - count, len(self)))
         return self.taken(np.flatnonzero(mask))
 
     def _part(self, rows: slice) -> WaitingRows:
         time = self.time[rows]
         least, most = ends_of(time)
-        return WaitingRows(self.code[rows], time, self.seq[rows], tuple(v[rows] for v in self.values), least, most)
+        values = tuple(v[rows] for v in self.values)
+        return replace(self, code=self.code[rows], time=time, seq=self.seq[rows], values=values, least=least, most=most)
 
     def recoded(self, new_code: np.ndarray) -> WaitingRows:
-        code = new_code[self.code].astype(np.int32)
-        return WaitingRows(code, self.time, self.seq, self.values, self.least, self.most)
+        return replace(self, code=new_code[self.code].astype(np.int32))
 
 
 def run_of(parts: Sequence[WaitingRows]) -> RowRun:
@@ -107,5 +111,5 @@ def joined(parts: Sequence[WaitingRows]) -> WaitingRows:
     if len(parts) == 1:
         return parts[0]
     code, time, seq = (np.concatenate(arrays) for arrays in zip(*((p.code, p.time, p.seq) for p in parts), strict=True))
-    values = tuple(pa.concat_arrays(column) for column in zip(*(p.values for p in parts), strict=True))
-    return WaitingRows(code, time, seq, values, min(p.least for p in parts), max(p.most for p in parts))
+    values = [pa.concat_arrays(column) for column in zip(*(p.values for p in parts), strict=True)]
+    return WaitingRows.owned(code, time, seq, values)
