@@ -97,7 +97,10 @@ def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
                 for which in ("schema", "batch")
             )
             state = with_schema(plan, state, number, schema).with_batch(number, batch)
-            side = Side.from_arrow(getattr(state.sides, name).types, batch_of(parts[name]))
+            types, rows = getattr(state.sides, name).types, batch_of(parts[name])
+            if not types:  # builds before this one kept values here, too
+                rows = rows.select([f.name for f in rows.schema if not f.name.startswith("value_")])
+            side = Side.from_arrow(types, rows)
             state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:
         keys = batch_of(parts["keys"])

@@ -25,6 +25,7 @@ from join_oracle import (
 from gpuwin import WindowedAggregation, count
 from gpuwin.errors import LimitExceeded, SchemaError, SnapshotError, SpecificationError
 from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
+from gpuwin.joins.plan import JoinPlan
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
@@ -577,6 +578,28 @@ def test_no_late_rows_have_the_types_of_the_batch() -> None:
         assert late.num_rows == 1
         assert before.schema.equals(late.schema, check_metadata=True)
         assert late.schema == kept
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+@pytest.mark.parametrize("spec", LATE)
+def test_a_snapshot_may_have_columns_of_rows_that_are_not_given_out(
+    monkeypatch: pytest.MonkeyPatch, spec: Any, how: Any
+) -> None:
+    """As builds wrote it that kept them."""
+    spec = replace(spec, how=how)
+    sides = {"left": table([("a", 1, "l0"), ("b", 2, "l1")], LEFT), "right": table([("a", 1, "r0")], RIGHT)}
+    found = []
+    for kept in (False, True):
+        with monkeypatch.context() as patch:
+            if kept:
+                patch.setattr(JoinPlan, "keeps_values", lambda plan, number: True)
+            op = spec.start()
+            op.process(**sides)
+            data = op.snapshot()
+        op = spec.restore(data)
+        found.append(pa.concat_tables([op.process(**sides), op.finish()]).to_pydict())
+    assert found[0] == found[1]
+    assert found[0]["l"]
 
 
 def test_late_rows_count_for_the_limit() -> None:
