@@ -136,9 +136,12 @@ class Side:
 
     def older(self, before: int) -> RowRun | WaitingRows | None:
         """Live rows with time < before (the largest int64: no end); None if there is none."""
-        if self.runs:
-            return self.in_runs().in_time(INT64_MIN, before)
-        return self.settled(before)[0]
+        settled, _ = self.settled(before)
+        if not self.runs:
+            return settled
+        kept = [run.kept(self.before, before) for run in self.runs]  # few of the rows, which are then merged
+        runs = [run for run in kept if run is not None]
+        return whole_run(runs if settled is None else [*runs, run_of([settled])], INT64_MIN)
 
     def settled(self, before: int) -> tuple[WaitingRows | None, Side]:
         """The waiting rows with time < before (the largest int64: no end), None for no rows, and the side without

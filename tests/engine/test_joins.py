@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,6 +26,8 @@ from gpuwin import WindowedAggregation, count
 from gpuwin.errors import LimitExceeded, SchemaError, SnapshotError, SpecificationError
 from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
 from gpuwin.joins.plan import JoinPlan
+from gpuwin.state.rows.row_runs import RowRun
+from gpuwin.state.rows.waiting_rows import WaitingRows, run_of
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
@@ -600,6 +602,26 @@ def test_a_snapshot_may_have_columns_of_rows_that_are_not_given_out(
         found.append(pa.concat_tables([op.process(**sides), op.finish()]).to_pydict())
     assert found[0] == found[1]
     assert found[0]["l"]
+
+
+def test_a_row_that_waits_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though windows close with every batch, and more rows wait than may."""
+    put_in_runs: list[int] = []
+
+    def counted(parts: Sequence[WaitingRows]) -> RowRun:
+        put_in_runs.append(sum(map(len, parts)))
+        return run_of(parts)
+
+    monkeypatch.setattr("gpuwin.joins.side.WAITING_ROWS", 50)
+    monkeypatch.setattr("gpuwin.joins.side.run_of", counted)
+    late = BoundedOutOfOrderness("20 seconds")
+    op = WindowJoin(TumblingWindow("1 second"), ["k"], "t", "t", "semi", watermark=late).start()
+    pairs = 0
+    for second in range(100):
+        rows = pa.table({"k": range(9), "t": pa.array([second] * 9, pa.timestamp("s"))})
+        pairs += op.process(rows, rows).num_rows
+    assert pairs == 79 * 9
+    assert 100 < sum(put_in_runs) <= op.metrics.rows_in
 
 
 def test_late_rows_count_for_the_limit() -> None:
