@@ -76,23 +76,23 @@ class IntervalLogic:
         for number, who, position in other.partners(rows, least, most, self.kernels):
             run = other.runs[number]
             if self.alone is None:
-                theirs = other.plain(run.take(position))
-                found.append(_found(mine.plain(rows.take(who)), theirs, len(who), is_left))
+                theirs = run.take(position)
+                found.append(_found(rows.take(who), theirs, len(who), is_left))
             elif semi and not is_left:
                 first = _each_once(position, len(run))
                 first = first[run.marks()[first] == 0]
-                found.append(Found(other.plain(run.take(first)), None, len(first)))
+                found.append(Found(run.take(first), None, len(first)))
             met.append(who)
             partners.append((number, position))
         if met and semi and is_left:
             some = _each_once(np.concatenate(met), len(rows))
-            found.append(Found(mine.plain(rows.take(some)), None, len(some)))
+            found.append(Found(rows.take(some), None, len(some)))
         if marks_mine and met:
             rows = rows.with_marks(np.concatenate(met))
         if marks_other:
             other = other.marked(partners)
         if keep_mine:
-            found += [_found(mine.plain(v), None, len(v[0]), is_left) for v in mine.unmatched_at_once(rows)]
+            found += [_found(v, None, len(v[0]), is_left) for v in mine.unmatched_at_once(rows)]
         return mine.with_rows(rows.kept(mine.before)), other, found
 
     @staticmethod
@@ -125,10 +125,10 @@ class IntervalLogic:
         found: list[Found] = []
         if self.keep_left:
             for values in sides.left.unmatched(left_before):
-                found.append(Found(sides.left.plain(values), None, len(values[0])))
+                found.append(Found(values, None, len(values[0])))
         if self.keep_right:
             for values in sides.right.unmatched(right_before):
-                found.append(Found(None, sides.right.plain(values), len(values[0])))
+                found.append(Found(None, values, len(values[0])))
         return replace(sides, left=sides.left.evicted(left_before), right=sides.right.evicted(right_before)), found
 
 

@@ -72,7 +72,7 @@ class JoinOutput:
 
     def table(self, found: Sequence[Found]) -> pa.Table:
         """Table of the pairs in the order in which they were found; of a window join, by key and window."""
-        batches = [self._batch(f) for f in found if f.rows]
+        batches = [self._batch(part) for f in found if f.rows for part in f.fitting()]
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def _batch(self, found: Found) -> pa.RecordBatch:
@@ -96,6 +96,7 @@ class JoinOutput:
             (right, self.right_rest, self.right_types),
         ):
             columns += [pa.nulls(found.rows, types[i]) if values is None else values[i] for i in rest]
+        columns = [v if v.type == type_ else v.cast(type_) for v, type_ in zip(columns, self.schema.types, strict=True)]
         return pa.record_batch(columns, schema=self.schema)
 
 

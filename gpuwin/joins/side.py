@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.joins.kernels import JoinKernels
+from gpuwin.state.buffers import copied
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs, whole_run
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, joined, run_of
@@ -24,14 +25,18 @@ def shifted(time: np.ndarray, by: int) -> np.ndarray:
     return moved
 
 
+_LARGE = (pa.large_string(), pa.large_binary())
+TEXT_BYTES = (1 << 31) - 1
+"""Bytes of a column of texts in one batch of results, at most."""
+
 Alone = Literal["semi", "anti"]
 """Left rows that come out alone: those with a partner, each once, or those without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Pairs of rows; either side may be missing as a whole: of the unmatched rows of an outer join, and of a join that
-    gives out left rows alone.
+    """Pairs of rows, with values of stored types (of a cogroup, lists of plain ones); either side may be missing as a
+    whole: of the unmatched rows of an outer join, and of a join that gives out left rows alone.
     """
 
     left: tuple[pa.Array, ...] | None
@@ -40,6 +45,19 @@ class Found:
     window_start: np.ndarray | None = None  # int64[rows], for window joins
     window_end: np.ndarray | None = None
     firsts: tuple[tuple[pa.Array, ...], tuple[pa.Array, ...]] | None = None  # cogroup: a row of each side, for the keys
+
+    def fitting(self) -> Iterator[Found]:
+        """Parts of the pairs, whose texts have room in columns with offsets of 32 bits: a row of one side may be in
+        many pairs.
+        """
+        texts = [v.nbytes for v in (*(self.left or ()), *(self.right or ())) if v.type in _LARGE]
+        if self.rows < 2 or max(texts, default=0) <= TEXT_BYTES:
+            yield self
+            return
+        for rows in (slice(0, self.rows // 2), slice(self.rows // 2, self.rows)):
+            left, right = (v and tuple(copied(column[rows]) for column in v) for v in (self.left, self.right))
+            start, end = (b if b is None else b[rows] for b in (self.window_start, self.window_end))
+            yield from Found(left, right, rows.stop - rows.start, start, end).fitting()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Alone, Found, Side
 from gpuwin.joins.spans import Spans, in_parts
 from gpuwin.state.rows.gathering import gathered
-from gpuwin.state.rows.row_runs import RowRun
+from gpuwin.state.rows.row_runs import RowRun, stored_type
 from gpuwin.state.rows.row_state import rows_of_windows, window_edges
 from gpuwin.state.rows.waiting_rows import WaitingRows
 from gpuwin.state.sessions.assignment import Touch, assign
@@ -67,13 +67,13 @@ class _Members:
         return _Members(self.values, self.row[some], self.code[some], self.window[some])
 
     def take(self, side: Side, at: np.ndarray) -> tuple[pa.Array, ...]:
-        """Values of these members, null where at is -1."""
+        """Values of these members, of stored types, null where at is -1."""
         if not len(self.row):
-            return tuple(pa.nulls(len(at), type_) for type_ in side.types)
+            return tuple(pa.nulls(len(at), stored_type(type_)) for type_ in side.types)
         if len(at) and ends_of(at)[0] < 0:
             rows = pa.array(self.row[at], mask=at < 0)
-            return side.plain(each(lambda values: values.take(rows), self.values))
-        return side.plain(gathered((), self.values, self.row[at])[1])
+            return tuple(each(lambda values: values.take(rows), self.values))
+        return tuple(gathered((), self.values, self.row[at])[1])
 
 
 _NOBODY = _Members((), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
@@ -275,7 +275,7 @@ class WindowLogic:
             return []
         lists, firsts = [], []
         for side, members, first in ((sides.left, left, left_first), (sides.right, right, right_first)):
-            values = members.take(side, np.arange(len(members.row)))
+            values = side.plain(members.take(side, np.arange(len(members.row))))
             offsets = pa.array(first.astype(np.int32))
             lists.append(tuple(pa.ListArray.from_arrays(offsets, v) for v in values))
             firsts.append(members.take(side, np.where(first[1:] > first[:-1], first[:-1], -1)))

@@ -624,6 +624,26 @@ def test_a_row_that_waits_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 100 < sum(put_in_runs) <= op.metrics.rows_in
 
 
+@pytest.mark.parametrize("how", ["inner", "full", "semi"])
+@pytest.mark.parametrize("join", [*LATE[:2], HashJoin(["k"])])
+def test_pairs_whose_texts_are_too_long_for_one_batch(monkeypatch: pytest.MonkeyPatch, join: Any, how: Any) -> None:
+    """One text of a row that meets many is given out many times: more than 2 GiB have no room in a column."""
+    left = table([(key, 1, key * 9) for key in "abc"], LEFT)
+    right = table([(key, 1, f"{key}{i}") for key in "acd" for i in range(40)], RIGHT)
+    found, batches = [], []
+    for most in (None, 500):
+        with monkeypatch.context() as patch:
+            if most is not None:
+                patch.setattr("gpuwin.joins.side.TEXT_BYTES", most)
+            op = replace(join, how=how).start()
+            rows = pa.concat_tables([op.process(left=left, right=right), op.finish()])
+        found.append(rows.to_pylist())
+        batches.append(rows["l"].num_chunks)
+        assert most is None or all(chunk.get_total_buffer_size() <= most for chunk in rows["l"].chunks)
+    assert found[0] == found[1]
+    assert how == "semi" or batches[0] < batches[1]
+
+
 def test_late_rows_count_for_the_limit() -> None:
     rows = pa.table({"k": [1], "t": pa.array([1000], pa.timestamp("s"))})
     late = pa.table({"k": [1] * 5000, "t": pa.array([1] * 5000, pa.timestamp("s"))})
