@@ -249,6 +249,7 @@ class PaneEngine:
 
     def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
         raw_rows = None if state.rows is None else state.rows.in_runs()
+        excess += memory_of_rows(raw_rows) - memory_of_rows(state.rows)  # runs of the disk may be in memory again
         panes, rows = spilled(state.panes.on_host(), raw_rows, excess, folder)
         return replace(state, panes=panes, rows=rows)
 

@@ -65,7 +65,8 @@ def spilled(state: JoinState, excess: int, folder: str) -> JoinState:
     cannot be written.
     """
     sides = state.sides
-    both = (sides.left.in_runs(), sides.right.in_runs())
+    both = (sides.left.in_runs(), sides.right.in_runs())  # which may take rows of the disk back into a larger run
+    excess += sum(map(memory_of_rows, both)) - memory_of_rows(sides.left) - memory_of_rows(sides.right)
     if isinstance(sides, WindowSides):
         sessions, (left, right) = spilled_sessions(sides.sessions, both, excess, folder)
         return replace(state, sides=replace(sides, left=left, right=right, sessions=sessions))

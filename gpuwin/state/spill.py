@@ -177,7 +177,8 @@ def _runs_to_write(runs: list[RowRun], folder: str) -> list[Spill]:
     def write(k: int) -> Callable[[], None]:
         return lambda: runs.__setitem__(k, spilled_rows(runs[k], folder))
 
-    return [(run.nbytes, write(k)) for k, run in enumerate(runs) if len(run) and not is_on_disk(run.code)]
+    here = [(k, run) for k, run in enumerate(runs) if len(run) and not is_on_disk(run.code)]
+    return [(run.nbytes - run.gone.nbytes - run.marked.nbytes, write(k)) for k, run in here]  # these two stay
 
 
 def _tiers_to_write(tiers: list[Tier], folder: str) -> list[Spill]:

@@ -154,3 +154,17 @@ def test_rows_of_windows_with_an_evictor(evictor: Any, all_on_disk: list[int]) -
         patch.setattr(operator.WindowOperator, "_within_limits", lambda self, engine, after: after)
         assert told() == here
     assert max(all_on_disk) > 0
+
+
+def test_a_join_on_disk_stays_within_its_limit(tmp_path: Path) -> None:
+    """Though rows that waited are merged with rows on the disk, which are then in memory."""
+    limits = gw.Limits(max_state_bytes=600_000, spill_to=tmp_path)
+    late = gw.BoundedOutOfOrderness("40 seconds")
+    op = gw.WindowJoin(gw.TumblingWindow("1 second"), ["k"], "t", "t", "semi", watermark=late, limits=limits).start()
+    pairs = 0
+    for second in range(60):
+        rows = pa.table({"k": range(1_000), "t": pa.array([second] * 1_000, pa.timestamp("s"))})
+        pairs += op.process(rows, rows).num_rows
+        assert op.metrics.state_bytes <= 600_000
+    assert pairs == 19_000
+    assert op.finish().num_rows == 41_000
