@@ -89,7 +89,7 @@ class AsOfLogic:
         if settled is not None:
             sources.append(_Source.of_rows(settled))
         rows = sides.left.older(watermark)
-        found = [] if rows is None else self._joined(sides, sources, rows)
+        found = [] if rows is None else self._joined(sources, rows)
         left = sides.left.evicted(watermark)
         if watermark == INT64_MAX:
             return Sides(left, right.evicted(watermark)), found
@@ -103,7 +103,7 @@ class AsOfLogic:
     def finish(self, sides: Sides) -> tuple[Sides, list[Found]]:
         return self.advance(sides, INT64_MAX)
 
-    def _joined(self, sides: Sides, sources: Sequence[_Source], rows: RowRun | WaitingRows) -> list[Found]:
+    def _joined(self, sources: Sequence[_Source], rows: RowRun | WaitingRows) -> list[Found]:
         """Left rows, by key, time and arrival, with their partners; or those alone that have one, or none."""
         order = order_in_threads(rows.code, rows.time)
         (code, time), _ = gathered((rows.code, rows.time), (), order)
@@ -113,10 +113,10 @@ class AsOfLogic:
             order, source, place = order[at], source[at], place[at]
         if not len(order):
             return []
-        mine = sides.left.plain(gathered((), rows.values, order)[1])
+        mine = tuple(gathered((), rows.values, order)[1])
         theirs = None
         if self.alone is None and (source >= 0).any():
-            theirs = sides.right.plain(_values(sources, source, place))
+            theirs = tuple(_values(sources, source, place))
         return [Found(mine, theirs, len(order))]
 
     def _partners(
