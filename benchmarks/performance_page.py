@@ -33,6 +33,16 @@ def queries() -> list[str]:
     return [line for table in tables for line in ("", *table)][1:]
 
 
+def _window(w: dict[str, Any]) -> str:
+    """The window of a workload, and its aggregates where they are not the usual ones."""
+    if w["aggregates"] == "deduplicated":
+        return f"none; first rows of keys, each for {duration(w['size'])}"
+    window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}" if w["size"] else "none"
+    if w["slide"] not in (0, w["size"]):
+        window += f" every {duration(w['slide'])}"
+    return window if w["aggregates"] == "sum,count" else f"{window}; {w['aggregates'].replace(',', ', ')}"
+
+
 def queries_of(name: str) -> list[str]:
     results = list(read(name).values())
     machine = results[0]["machine"]
@@ -49,11 +59,7 @@ def queries_of(name: str) -> list[str]:
     ]
     for result in results:
         w = result["workload"]
-        window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}" if w["size"] else "none"
-        if w["slide"] not in (0, w["size"]):
-            window += f" every {duration(w['slide'])}"
-        if w["aggregates"] != "sum,count":
-            window += f"; {w['aggregates'].replace(',', ', ')}"
+        window = _window(w)
         store = "batch query" if w.get("batch") else w["provider"]
         keys = f"{w['keys']:,} strings" if w.get("key") == "string" else f"{w['keys']:,}"
         cells = [f"{w['files']} × {w['rows_per_file']:,}", keys, store]

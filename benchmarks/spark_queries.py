@@ -59,7 +59,8 @@ CONF = {
 @dataclass(frozen=True)
 class Workload:
     """One query over generated rows. Sizes in rows, times in seconds. Without a slide, windows are sessions, and `size`
-    is their gap; without a size, there are groups by the key alone.
+    is their gap; without a size, there are groups by the key alone. With the aggregates "deduplicated" the first rows
+    of each key come out, which is remembered for `size`.
 
     `target`: what the ratio of plain Spark's time to gpuwin's should be at least.
     """
@@ -81,7 +82,13 @@ class Workload:
     @property
     def conf(self) -> dict[str, str]:
         provider = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.provider == "rocksdb" else {}
+        if self.deduplicates:
+            return provider | {"spark.gpuwin.deduplicate": "true"}
         return provider | ({} if self.size else {"spark.gpuwin.withoutWindow": "true"})
+
+    @property
+    def deduplicates(self) -> bool:
+        return self.aggregates == "deduplicated"
 
 
 HOUR, DAY = 3600, 86_400
@@ -109,6 +116,8 @@ WORKLOADS = [
     Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
     Workload("no_window", 0, 0, 10, 500_000, 1_000_000, 6 * HOUR, 2.0),
     Workload("no_window_rocksdb", 0, 0, 10, 500_000, 1_000_000, 6 * HOUR, 4.0, "rocksdb"),
+    Workload("deduplicated", 600, 0, 10, 500_000, 200_000, 6 * HOUR, 1.0, aggregates="deduplicated"),
+    Workload("deduplicated_rocksdb", 600, 0, 10, 500_000, 200_000, 6 * HOUR, 4.0, "rocksdb", "deduplicated"),
 ]
 
 AGGREGATES = {
@@ -194,6 +203,8 @@ def aggregated(frame: Any, w: Workload) -> Any:
     """The windows of a workload over rows from anywhere."""
     from pyspark.sql import functions as F
 
+    if w.deduplicates:
+        return frame.withWatermark("ts", f"{w.size} seconds").dropDuplicatesWithinWatermark(["key"])
     aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
     if not w.size:
         return frame.groupBy("key").agg(*aggregates)
@@ -225,7 +236,8 @@ def run_query(
     seconds = time.perf_counter() - began
     progress = [json.loads(p.json()) for p in started._jsq.recentProgress()]
     operators = {o["operatorName"] for p in progress for o in p["stateOperators"]} - {*beside}
-    wanted = {"gpuwin"} if side == "gpuwin" else {"stateStoreSave", "sessionWindowStateStoreSaveExec", "defaultName"}
+    sparks = {"stateStoreSave", "sessionWindowStateStoreSaveExec", "dedupeWithinWatermark", "defaultName"}
+    wanted = {"gpuwin"} if side == "gpuwin" else sparks
     if len(operators) != 1 or not operators <= wanted:
         raise RuntimeError(f"the {side} run used {operators}, and should have used one of {wanted}")
     shutil.rmtree(checkpoint, ignore_errors=True)
@@ -269,7 +281,7 @@ def check(spark: Any, w: Workload, side: str, small: Any = None) -> dict[str, An
         run_query(asked, side, "memory", mode="complete", queryName="check")
         rows = spark.table("check")
     columns = [F.sum(c).alias(c) for c in rows.columns if c.endswith("_")]
-    grouping = ["key", "window"] if w.size else ["key"]
+    grouping = ["key", "ts"] if w.deduplicates else ["key", "window"] if w.size else ["key"]
     keyed = F.sum(F.xxhash64(*grouping) % 1_000_003).alias("groups")
     total: dict[str, Any] = rows.agg(F.count("*").alias("rows"), keyed, *columns).collect()[0].asDict()
     shutil.rmtree(out, ignore_errors=True)
