@@ -286,6 +286,24 @@ def test_the_state_says_the_windows(spark: SparkSession, stream: Stream, tmp_pat
         assert state.selectExpr("sum(n)").collect() == windows.selectExpr("sum(n)").collect()
 
 
+def test_a_condition_on_the_window_is_said(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """The optimizer moves it below the aggregation, where it costs the copies, and makes other state of the query."""
+
+    def some(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return summed(sliding(marked(frame)), "w").where("w.start >= '2020-01-01'")
+
+    def every(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return summed(sliding(marked(frame)), "w")
+
+    copied = "each row is copied into its windows, as on Spark"
+    rate = spark.readStream.format("rate").load().selectExpr("timestamp AS ts", "value AS int")
+    assert [copied in gw.spark.explain(query(spark, rate), "update") for query in (some, every)] == [True, False]
+    assert run(spark, every, stream.head(1), Run("update"), tmp_path, enabled=True).error is None
+    refused = run(spark, some, stream.head(2), Run("update"), tmp_path, enabled=True).error
+    assert refused is not None
+    assert "What differs is a condition on the window" in refused.message
+
+
 @pytest.mark.parametrize("name", MIXED)
 def test_a_union_stays_with_spark_while_one_side_has_no_rows(name: str, spark: SparkSession, tmp_path: Path) -> None:
     query, reason = MIXED[name]

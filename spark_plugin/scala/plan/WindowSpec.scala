@@ -11,6 +11,8 @@ import org.json4s._
 sealed trait WindowShape {
   /** The text in a plan. */
   def describe: String
+  /** What `explain` says besides, where windows cost more than they need to. */
+  def cost: String = ""
   /** The text in a checkpoint: state of one window must not be read as state of another. */
   def identity: String
   /** Fields of the request that describe it. */
@@ -66,6 +68,8 @@ final case class GivenShape(sizeUs: Long, slideUs: Long, originUs: Long) extends
   private val grid = GridShape(sizeUs, slideUs, originUs)
 
   override def describe: String = s"one window of ${grid.describe}"
+  override def cost: String = "; each row is copied into its windows, as on Spark, because a condition, an aggregate " +
+    "or a step before the grouping needs its window"
   override def identity: String = GivenShape.Mark + grid.identity
   override def fields: List[JField] =
     GridShape.fields(slideUs, slideUs, Math.floorMod(originUs + sizeUs, slideUs)) :+ ("length" -> JLong(sizeUs))
@@ -84,6 +88,11 @@ final case class GivenShape(sizeUs: Long, slideUs: Long, originUs: Long) extends
 object GivenShape {
   /** The beginning of the identity, before that of the grid. */
   val Mark = "one "
+
+  /** Whether two texts of a checkpoint differ in this alone: whether rows are copied into their windows. */
+  def tellsApart(one: String, other: String): Boolean =
+    one != other && one.replace(s"; ${Mark}window of ", "; window of ") ==
+      other.replace(s"; ${Mark}window of ", "; window of ")
 }
 
 /** The event time itself: each instant is a window, the microsecond that ends with it; see [[EventTimeColumn]]. */

@@ -18,7 +18,7 @@ object Placement {
   def of(plan: SparkPlan): Seq[Placement] = plan.collect {
     case g: GpuWindowExec =>
       Placement(id(g), g.nodeName, onGpuwin = true,
-        s"${g.simpleString(25)} runs on gpuwin (${g.device}); ${g.mapSide.sentence}")
+        s"${g.simpleString(25)} runs on gpuwin (${g.device}); ${g.mapSide.sentence}${g.spec.window.cost}")
     case g: DeviceOperator =>
       Placement(id(g), g.nodeName, onGpuwin = true, s"${g.simpleString(25)} runs on gpuwin (${g.device})")
     case w: StateStoreWriter =>

@@ -136,10 +136,14 @@ object CheckpointOwner extends Logging {
           s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +
           "or with a new checkpointLocation.")
       case (Some(before), Right(says)) if committed =>
-        if (Seq(before, says).map(text => SavedFunction.underOneName(decisive(text))).distinct.length > 1)
+        val Seq(held, computed) = Seq(before, says).map(text => SavedFunction.underOneName(decisive(text)))
+        if (held != computed) {
+          val copies = if (!GivenShape.tellsApart(held, computed)) "" else "What differs is a condition on the " +
+            "window, or an aggregate or a step before the grouping that needs it, which was added or taken away. "
           throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
-            s"[${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or changed. Start " +
-            "the query as it was before, or with a new checkpointLocation.")
+            s"[${decisive(before)}], and this query computes [${decisive(says)}]. ${copies}Nothing was read or " +
+            "changed. Start the query as it was before, or with a new checkpointLocation.")
+        }
         if (evicts(before) && !evicts(says))
           throw new GpuWindowException(s"The state in $operator holds panes of windows that the watermark has " +
             "evicted, and this query has no watermark: it would count their rows again. Nothing was read or changed. " +
