@@ -127,7 +127,8 @@ object SavedVersion {
       "\"operatorId\", N).load(path)"
     if (all.isEmpty)
       throw wrong(s"The query of $root keeps no state: it has no stateful operator, or has run no batch.")
-    if (ours.isEmpty) throw wrong(s"The state in $root was written by Spark without gpuwin. $sparks.")
+    if (ours.isEmpty) throw wrong(s"The state in $root was written by Spark without gpuwin, so there is nothing for " +
+      s"gpuwin to show, rescale or give back. $sparks.")
     def named = s"gpuwin's are: ${ours.map(o => s"$o (${about(files, state, o)})").mkString(", ")}"
     operator match {
       case None if ours.length == 1 => ours.head
