@@ -251,6 +251,10 @@ def _service() -> Iterator[Finding]:
     if done.stdout.splitlines()[:1] == ["ready"]:
         yield Finding("service", "ok", "starts in this Python")
     else:
+        if "pthread_create failed" in done.stderr:  # what NumPy's library says; then it interrupts its own process
+            few = "this user may start no more threads (ulimit -u, or the container's limit of processes)"
+            yield Finding("service", "broken", few)
+            return
         said = (done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[-1]
         yield Finding("service", "broken", said, _REINSTALL)
 

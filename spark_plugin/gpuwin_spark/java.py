@@ -132,8 +132,8 @@ def _usable(
         rejected.append(f"{source}={home} has no bin/java")
         return None
     described = describe(str(executable))
-    if described is None:
-        rejected.append(f"{executable} ({source}) does not run")
+    if isinstance(described, str):
+        rejected.append(f"{executable} ({source}) does not run ({described})")
         return None
     version, description = described
     if version < MINIMUM_VERSION or (newest is not None and version > newest):
@@ -145,16 +145,19 @@ def _usable(
 
 
 @functools.cache
-def describe(executable: str) -> tuple[int, str] | None:
-    """The feature version of a Java and the line it says about itself; None if it cannot be run."""
+def describe(executable: str) -> tuple[int, str] | str:
+    """The feature version of a Java and the line it says about itself; why not, if it cannot be run."""
     try:
-        done = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    said = (done.stderr or done.stdout).strip()
+        done = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError) as e:
+        return str(e)
+    said = (done.stderr + done.stdout).strip()
+    if done.returncode:
+        lines = [line.strip() for line in said.splitlines() if not line.startswith("Picked up ")]
+        return next(filter(None, lines), f"it ends with code {done.returncode}")
     # Not the first line: "Picked up JAVA_TOOL_OPTIONS: ..." may stand before it.
     match = re.search(r'^.*version "(?:1\.)?(\d+).*', said, re.MULTILINE)
-    return (int(match.group(1)), match.group(0)) if match else None
+    return (int(match.group(1)), match.group(0)) if match else "it says no version"
 
 
 @functools.cache

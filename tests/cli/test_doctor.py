@@ -166,6 +166,17 @@ def test_a_service_that_does_not_start(
     assert "numba needs NumPy 1.99" in found["service"].found
 
 
+def test_a_service_that_may_start_no_threads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource temporarily unavailable"
+    (tmp_path / "numba.py").write_text(f"import sys\nsys.stderr.write({said!r})\nraise KeyboardInterrupt\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    _, found = examined(capsys)
+    assert (found["service"].status, found["service"].mend) == ("broken", "")
+    assert "ulimit -u" in found["service"].found
+
+
 def test_a_file_of_the_working_directory_hides_no_module(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

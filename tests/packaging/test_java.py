@@ -145,9 +145,9 @@ def test_a_java_home_that_is_empty_or_broken_is_named(bare: Path, monkeypatch: p
     with pytest.raises(SparkSetupError, match="nothing has no bin/java"):
         find_java()
     home = fake_java(bare / "broken", "17")
-    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "java").write_text("#!/bin/sh\necho no more threads >&2\nexit 1\n")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(SparkSetupError, match="does not run"):
+    with pytest.raises(SparkSetupError, match=r"does not run \(no more threads\)"):
         find_java()
 
 
