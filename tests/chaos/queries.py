@@ -1,6 +1,6 @@
 """The queries whose processes are killed, each with what the oracle says of it.
 
-Three are Spark's own, which the plugin takes over; two are specifications, with what Spark has no words for: windows
+Four are Spark's own, which the plugin takes over; two are specifications, with what Spark has no words for: windows
 that fire early, late windows that fire again, retractions.
 """
 
@@ -52,6 +52,24 @@ class Query:
         return Counter(self.emitted(batches))
 
 
+@dataclass(frozen=True)
+class Deduplicated(Query):
+    """Different (key, second) of the rows, in the columns of the other queries. What comes out does not depend on the
+    order of the rows of a batch.
+    """
+
+    def emitted(self, batches: Iterable[tuple[InputRow, ...]]) -> list[OutputRow]:
+        """As of `Query`: each with the first batch that has it."""
+        seen: dict[OutputRow, None] = {}
+        newest = None
+        for batch in batches:
+            late = None if newest is None else newest - DELAY
+            on_time = [(key, second) for key, second, _ in batch if late is None or second > late]
+            seen.update(dict.fromkeys((key, second, second, 1, 0, 0, 0) for key, second in on_time))
+            newest = max([second for _, second, _ in batch] + ([] if newest is None else [newest]), default=None)
+        return list(seen)
+
+
 def _windows(window: Callable[[], Column]) -> Callable[[DataFrame], DataFrame]:
     def on_spark(frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
@@ -69,6 +87,17 @@ def _windows(window: Callable[[], Column]) -> Callable[[DataFrame], DataFrame]:
         )
 
     return on_spark
+
+
+def _deduplicated(frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    frame.sparkSession.conf.set("spark.gpuwin.deduplicate", "true")
+    once = frame.withWatermark("ts", f"{DELAY} seconds").select("key", "ts").dropDuplicates(["key", "ts"])
+    none = [F.lit(0).cast("long").alias(name) for name in ("total", "low", "high")]
+    return once.select(
+        "key", F.col("ts").alias("start"), F.col("ts").alias("end"), F.lit(1).cast("long").alias("n"), *none
+    )
 
 
 def _sliding() -> Column:
@@ -115,6 +144,7 @@ QUERIES: Final = {
         _windows(_sliding), lambda: Oracle(("sliding", SIZE, SLIDE, 0), delay=DELAY, emit="update"), mode="update"
     ),
     "session": Query(_windows(_session), lambda: Oracle(("session", GAP), delay=DELAY)),
+    "deduplicated": Deduplicated(_deduplicated, lambda: Oracle(("session", GAP), delay=DELAY)),
     "triggered": Query(
         _specified(TRIGGERED),
         lambda: Oracle(

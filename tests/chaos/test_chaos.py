@@ -75,7 +75,7 @@ def test_a_fault_is_found(query: str, tmp_path: Path) -> None:
     home, conf = spark_home(tmp_path), {"spark.gpuwin.python": str(faulty_service.interpreter(tmp_path))}
     done = Campaign(Plan(3, "hdfs", query, 4, FEW), tmp_path / "query", spark_home=home, conf=conf).run()
     assert not done.failures
-    assert done.lost
+    assert done.twice_or_wrong if query == "deduplicated" else done.lost  # a key that is forgotten comes out again
     assert not done.right
 
 

@@ -2,7 +2,7 @@
 
     python tests/spark_suites/run.py                     # every suite of suites.txt, on the installed Spark
     python tests/spark_suites/run.py --only StreamingAggregationSuite --only EventTimeWatermarkSuite
-    python tests/spark_suites/run.py --without-window    # with spark.gpuwin.withoutWindow, which offloads most of them
+    python tests/spark_suites/run.py --without-window    # with spark.gpuwin.withoutWindow and spark.gpuwin.deduplicate
     python tests/spark_suites/run.py --report            # the table of what has been run so far, from results.json
 
 Maven brings the suites, and Spark itself, of the installed Spark's version (or of another patch of it:
@@ -41,7 +41,7 @@ HEAD: Final = """# Spark's own suites with the plugin on
 A report that `python tests/spark_suites/run.py --suites {options}` wrote; what is listed stands in `cannot_pass.json`.
 
 """
-#: The end of the name of runs, suites and reports with aggregations without a window on gpuwin, too.
+#: The end of the name of runs, suites and reports with aggregations without a window, and deduplications, on gpuwin.
 ALL_KEYS: Final = "-without-window"
 PACKAGE: Final = "org.apache.spark."
 #: What Spark's own build gives the JVMs of its tests.
@@ -187,7 +187,9 @@ def suites_of(classes: str, patterns: list[str]) -> list[str]:
 def run(
     suite: str, side: Side, classes: str, keep: Path, timeout: float, tests: Iterable[str] = (), all_keys: bool = False
 ) -> Result:
-    """Runs one suite, or some of its tests, in a JVM of its own. `all_keys`: with spark.gpuwin.withoutWindow."""
+    """Runs one suite, or some of its tests, in a JVM of its own. `all_keys`: with spark.gpuwin.withoutWindow
+    and spark.gpuwin.deduplicate.
+    """
     with tempfile.TemporaryDirectory(prefix="spark-suite-") as folder:
         at = Path(folder)
         for made in ("target/tmp", "xml", "tmp"):
@@ -285,7 +287,7 @@ def page(lines: dict[str, Line], runs: str) -> str:
 def report(lines: dict[str, Line], runs: str) -> str:
     """Table of the suites, in Markdown, and a line of all of them."""
     head = "| suite | can pass here | with gpuwin | listed | offloaded | left to Spark |"
-    setting = ", spark.gpuwin.withoutWindow=true" if runs.endswith(ALL_KEYS) else ""
+    setting = ", spark.gpuwin.withoutWindow=true, spark.gpuwin.deduplicate=true" if runs.endswith(ALL_KEYS) else ""
     said = [f"Spark {runs.removesuffix(ALL_KEYS)}{setting}", "", head, "|---|---:|---:|---:|---:|---:|"]
     for name, line in lines.items():
         vacuous = " (vacuous)" if not line.offloaded else ""
@@ -306,7 +308,11 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="run what has been run, too")
     parser.add_argument("--side", action="append", choices=["plain", "gpuwin"], help="one side only")
     parser.add_argument("--all", action="store_true", help="run all tests on plain Spark, too, not only what failed")
-    parser.add_argument("--without-window", action="store_true", help="aggregations without a window on gpuwin, too")
+    parser.add_argument(
+        "--without-window",
+        action="store_true",
+        help="aggregations without a window, and deduplications, on gpuwin, too",
+    )
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--suites", metavar="VERSION", help="of Spark's jars, where Maven has not the installed one")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one suite (default: %(default)s)")
