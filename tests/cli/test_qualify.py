@@ -46,7 +46,7 @@ def captured(*names: str) -> list[str]:
         ("session_plain", "SessionWindowStateStoreSave", "can be offloaded", None, "a session window"),
         ("list_plain", "StateStoreSave", "can be offloaded", 1, "collect_list"),
         ("histogram_plain", "StateStoreSave", "stays with Spark", 1, "histogram_numeric cannot be merged"),
-        ("dedup_plain", "StreamingDeduplicate", "stays with Spark", None, "another stateful operator"),
+        ("dedup_plain", "StreamingDeduplicate", "stays with Spark", None, "spark.gpuwin.deduplicate is false"),
         ("sliding_gpuwin", "GpuWindow", "on gpuwin", None, "sliding 10 min every 1 min already runs"),
     ],
 )
@@ -54,6 +54,12 @@ def test_plans(plan: str, node: str, verdict: str, overlap: int | None, words: s
     (operator,) = read_plan((CAPTURED / f"{plan}.txt").read_text())
     assert (operator.node, operator.verdict, operator.overlap) == (node, verdict, overlap)
     assert words in operator.reason
+
+
+def test_a_deduplication_on_gpuwin() -> None:
+    plan = (CAPTURED / "dedup_plain.txt").read_text().replace("StreamingDeduplicate [", "GpuWindowDeduplicate [")
+    (operator,) = read_plan(plan)
+    assert (operator.verdict, operator.reason) == ("on gpuwin", "a deduplication already runs on gpuwin")
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,12 @@ _CUT: Final = re.compile(r"\.\.\. \d+ more fields")  # in the place of what a no
 
 #: Sums of decimals with more digits than this have no room for ten more, and stay with Spark (`MergeSpec.scala`).
 MOST_DIGITS: Final = 28
-#: Nodes of a physical plan that keep state, other than the two that gpuwin may replace.
+#: Deduplications, which a setting puts on gpuwin.
+DEDUPLICATIONS: Final = ("StreamingDeduplicate", "StreamingDeduplicateWithinWatermark")
+#: Why they stay with Spark.
+NOT_ASKED: Final = "spark.gpuwin.deduplicate is false"
+#: Nodes of a physical plan that keep state, which gpuwin never replaces.
 OTHER_STATEFUL: Final = (
-    "StreamingDeduplicate",
-    "StreamingDeduplicateWithinWatermark",
     "StreamingSymmetricHashJoin",
     "FlatMapGroupsWithState",
     "FlatMapGroupsInPandasWithState",
@@ -140,6 +142,10 @@ def _operator(name: str, rest: str, below: list[Node]) -> PlannedOperator | None
         return _judged(name, below, None, None)
     if name == "StateStoreSave":
         return _windowed(name, rest, below)
+    if name == "GpuWindowDeduplicate":
+        return PlannedOperator(name, "on gpuwin", "a deduplication already runs on gpuwin")
+    if name in DEDUPLICATIONS:
+        return PlannedOperator(name, "stays with Spark", NOT_ASKED)
     if name in OTHER_STATEFUL:
         return PlannedOperator(name, "stays with Spark", NO_AGGREGATION)
     return None

@@ -10,7 +10,7 @@ from typing import Final
 
 from .errors import QualifyError
 from .gain import estimate
-from .plan_text import NO_AGGREGATION, PlannedOperator, is_plan, read_plan
+from .plan_text import NO_AGGREGATION, NOT_ASKED, PlannedOperator, is_plan, read_plan
 from .progress import MOST, OperatorReport, QueryRun, compression_of, read_progress
 
 _CAVEAT: Final = (
@@ -29,6 +29,8 @@ _BY_NAME: Final = {
     ),
     "sessionWindowStateStoreSaveExec": _SESSIONS,
     "defaultName": _SESSIONS,
+    "dedupe": ("stays with Spark", NOT_ASKED),
+    "dedupeWithinWatermark": ("stays with Spark", NOT_ASKED),
     "gpuwin": ("on gpuwin", "it runs there already"),
 }
 log = logging.getLogger("gpuwin")
