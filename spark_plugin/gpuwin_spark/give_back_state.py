@@ -46,6 +46,9 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
     giving = checked(plugin_object("GivingBack").begin(spark._jsparkSession, str(path), stopped)).giving()
     try:
         for operator in giving.operators():
+            if operator.request() is None:  # there is nothing to merge
+                checked(operator.write(operator.cells()))
+                continue
             cells = SparkDataFrame(operator.cells(), spark)
             schema = StructType.fromJson(json.loads(str(operator.mergedSchema())))
             with warnings.catch_warnings():

@@ -15,6 +15,7 @@ from spark_harness import (
     Query,
     Run,
     ServiceKills,
+    StateMoves,
     Stream,
     StreamSpec,
     assert_equal,
@@ -176,3 +177,27 @@ def test_a_query_goes_on_where_it_began(began: str, spark: SparkSession, stream:
     else:
         assert after.error is None
         assert after.batches[-1].operators == WITHIN
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("query", "sparks", "conf"),
+    [
+        pytest.param(by_time("short", "str"), BY_TIME, {}, id="by_time"),
+        pytest.param(within("short"), WITHIN, {}, id="within"),
+        pytest.param(
+            for_ever("short", "int", "str", "long"), BY_TIME, {"spark.gpuwin.withoutWindow": "true"}, id="for_ever"
+        ),
+    ],
+)
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
+def test_state_is_rescaled_given_back_and_adopted(
+    query: Query,
+    sparks: tuple[str, ...],
+    conf: dict[str, str],
+    provider: str,
+    spark: SparkSession,
+    stream: Stream,
+    tmp_path: Path,
+) -> None:
+    StateMoves(spark, query, stream, how(conf | PROVIDERS[provider]), tmp_path, sparks=sparks).assert_equal(None)

@@ -66,7 +66,7 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
         ["last over sessions", "gap that is the same for all rows"],
         SPARK_SESSIONS,
     ),
-    "deduplication": (deduplicated, "append", ["another stateful operator"], ("dedupe",)),
+    "deduplication": (deduplicated, "append", ["spark.gpuwin.deduplicate is false"], ("dedupe",)),
 }
 if SPARK >= (4, 0):  # Spark 3.5 groups by no map
     KEY = ("map('a', short)",)

@@ -25,12 +25,12 @@ case class GpuDeduplicateExec(
     output: Seq[Attribute],
     settings: TaskSettings,
     stateInfo: Option[StatefulOperatorStateInfo],
+    storeName: String,
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
     @transient child: SparkPlan)
   extends DeviceOperator {
 
-  override def storeName: String = DeviceOperator.StoreName
   override def nodeName: String = "GpuWindowDeduplicate"
   override def simpleString(maxFields: Int): String =
     s"GpuWindowDeduplicate [${spec.keys.mkString(", ")}], ${spec.remembers}, device=$device"
@@ -73,7 +73,7 @@ object GpuDeduplicateExec {
       KeyedRowsExec(found.keys, found.time, rows))
     val bytes = AttributeReference("row", BinaryType, nullable = false)()
     RowsOfBytesExec(found.output, rows.outputPartitioning, GpuDeduplicateExec(found.spec, Seq(bytes),
-      TaskSettings.of(conf), found.info, found.late, found.eviction, keyed))
+      TaskSettings.of(conf), found.info, found.storeName, found.late, found.eviction, keyed))
   }
 }
 

@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression, GetStructField, PreciseTimestampConversion}
 import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.types._
@@ -26,14 +27,24 @@ final case class DeduplicationSpec(keys: Seq[String], delayMs: Option[Long], has
     s"for $ms ms after its time")
 }
 
-/** A deduplication of Spark that was recognised: `dropDuplicates` or `dropDuplicatesWithinWatermark` of a stream. */
+/**
+ * A deduplication of Spark that was recognised: `dropDuplicates` or `dropDuplicatesWithinWatermark` of a stream.
+ *
+ * @param originalPartitioning the partitioning of the result in Spark's plan, where the rows have another
+ * @param storeName            name of its state stores
+ */
 final case class Deduplication(spec: DeduplicationSpec, keys: Seq[Attribute], time: Option[Expression], rows: SparkPlan,
-    info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long]) {
+    info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long],
+    originalPartitioning: Option[Partitioning] = None, storeName: String = DeviceOperator.StoreName) {
   def output: Seq[Attribute] = rows.output
 
-  /** The state, as the file beside it has it ([[CheckpointOwner]]). */
+  /** The place of the event time among the keys, if it is one of them, by which they are then evicted. */
+  def timeAt: Option[Int] = Some(keys.indexWhere(_.metadata.contains(EventTimeWatermark.delayKey)))
+    .filter(_ >= 0).filter(_ => spec.delayMs.isEmpty)
+
+  /** The state, as the file beside it has it ([[SavedDeduplication]]). */
   def describe: String = {
-    val kind = spec.delayMs.fold(if (spec.evicts) "by event time" else "for ever")(_ => "within the watermark")
+    val kind = spec.delayMs.fold(timeAt.fold("for ever")(at => s"by event time, key $at"))(_ => "within the watermark")
     s"format 1; deduplication $kind; keys (${keys.map(k => SavedOperator.typeText(k.dataType)).mkString(", ")})\n" +
       s"keys ${spec.keys.mkString(", ")}"
   }

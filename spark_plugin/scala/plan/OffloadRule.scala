@@ -103,8 +103,12 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
         .fold(reason => throw new GpuWindowException(s"gw.spark.aggregate cannot run: $reason."), identity)
     case node: StateStoreWriter if Deduplication.isOne(node) =>
       decide(node) match {
-        case Right(found) =>
-          GpuDeduplicateExec.in(found, CompiledWatermark.in(rewrite(found.rows, partitioningMatters = true)), conf)
+        case Right(decided) =>
+          val found = StateStores.of(decided.info.get, session).fold(decided)(_.under(decided))
+          val rows = CompiledWatermark.in(rewrite(found.rows, partitioningMatters = true))
+          val once = GpuDeduplicateExec.in(found, rows, conf)
+          found.originalPartitioning.filter(_ => partitioningMatters)
+            .fold(once)(ShuffleExchangeExec(_, once, REQUIRED_BY_STATEFUL_OPERATOR))
         case Left(reason) =>
           node.setTagValue(ReasonTag, reason)
           descend(plan, partitioningMatters)
@@ -118,7 +122,10 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       else if (!GpuWindowConf.get(conf, GpuWindowConf.Deduplicate).toBoolean)
         Left(s"${GpuWindowConf.Deduplicate.key} is false")
       else Deduplication.from(deduplication, GpuWindowConf.get(conf, GpuWindowConf.WithoutWindow).toBoolean)
-    CheckpointOwner.settle(deduplication.stateInfo.get, found, session, adopts = false)(_.describe)
+    val adopted =
+      if (GpuWindowConf.get(conf, GpuWindowConf.Adopt).toBoolean) Adoption.into(found, session, deduplication)
+      else found
+    CheckpointOwner.settle(deduplication.stateInfo.get, adopted, session)(_.describe)
   }
 
   private def enabled: Boolean = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean

@@ -34,29 +34,35 @@ object Adoption extends Logging {
   /** The aggregation over its state as gpuwin's, where that was Spark's; or the reason why it stays Spark's. */
   def into(found: Either[String, WindowedAggregate], save: StateStoreWriter, session: SparkSession)
       : Either[String, WindowedAggregate] =
-    found.flatMap { aggregate =>
-      val info = aggregate.save.info.get
+    taken(found, save.stateInfo.get, session)(CheckpointOwner.describe, "windows")(
+      write(_, SparkState.of(save), save.stateInfo.get, session))
+
+  /** The deduplication, likewise. */
+  def into(found: Either[String, Deduplication], session: SparkSession, node: StateStoreWriter)
+      : Either[String, Deduplication] =
+    taken(found, node.stateInfo.get, session)(_.describe, "keys")(write(_, node.stateInfo.get, session))
+
+  private def taken[A](found: Either[String, A], info: StatefulOperatorStateInfo, session: SparkSession)(
+      describe: A => String, what: String)(write: A => Long): Either[String, A] =
+    found.flatMap { operator =>
       if (!CheckpointOwner.isSparks(info, session)) found
       else reasonAgainst(info).toLeft {
         // A query that was killed in its adoption starts again by itself, and must not find its own claim.
         StateClaim.during(new Path(info.checkpointLocation).getParent.toString, "a query that adopts it",
             session.sessionState.newHadoopConf(), renews = true) {
-          if (CheckpointOwner.isSparks(info, session)) adopt(aggregate, save, info, session)
+          if (CheckpointOwner.isSparks(info, session)) {
+            val began = System.nanoTime()
+            CheckpointOwner.clearGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
+            val written = write(operator)
+            CheckpointOwner.adopt(info, describe(operator), session)
+            val seconds = (System.nanoTime() - began) / 1e9
+            logWarning(f"gpuwin has taken over the state of operator ${info.operatorId} from Spark: $written%,d " +
+              f"$what in $seconds%.1f s. From here on the checkpoint ${info.checkpointLocation} is gpuwin's.")
+          }
         }
-        aggregate
+        operator
       }
     }
-
-  private def adopt(aggregate: WindowedAggregate, save: StateStoreWriter, info: StatefulOperatorStateInfo,
-      session: SparkSession): Unit = {
-    val began = System.nanoTime()
-    CheckpointOwner.clearGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
-    val cells = write(aggregate, SparkState.of(save), info, session)
-    CheckpointOwner.adopt(info, CheckpointOwner.describe(aggregate), session)
-    val seconds = (System.nanoTime() - began) / 1e9
-    logWarning(f"gpuwin has taken over the state of operator ${info.operatorId} from Spark: $cells%,d windows in " +
-      f"$seconds%.1f s. From here on the checkpoint ${info.checkpointLocation} is gpuwin's.")
-  }
 
   private def reasonAgainst(info: StatefulOperatorStateInfo): Option[String] =
     if (!SavedStore.hasIds(info)) None
@@ -66,23 +72,34 @@ object Adoption extends Logging {
 
   private def write(a: WindowedAggregate, rows: SparkState, info: StatefulOperatorStateInfo, session: SparkSession)
       : Long = {
-    val cell = cellOf(a)
     val segment = a.window match {
       case GridShape(size, slide, _) if size != slide => StateLog.Seeds
       case _ => 0L
     }
+    write(rows, segment, cellOf(a), a.save.output, a.keys.length + a.window.placeColumns - 1,
+      WholeLogs.partitioning(a.window, a.keys.map(_.dataType)), info, session)
+  }
+
+  private def write(d: Deduplication, info: StatefulOperatorStateInfo, session: SparkSession): Long = {
+    val saved = SavedDeduplication.of(d)
+    write(saved.inSpark, 0L, SavedDeduplication.Cell, SavedDeduplication.Cell, saved.placeAt, saved.partitioning, info,
+      session)
+  }
+
+  /** Writes rows of Spark's state as the logs of its version, each with one segment. */
+  private def write(rows: SparkState, segment: Long, cell: Seq[Expression], output: Seq[Attribute], placeAt: Int,
+      by: Seq[Attribute] => Seq[Expression], info: StatefulOperatorStateInfo, session: SparkSession): Long = {
     val head = Seq(Literal(segment), Literal(0L), Literal(null, LongType))
     val conf = session.sessionState.conf
-    val stateRows = new SparkStateRows(session, rows, info, head ++ cell, a.save.output, StateStoreConf(conf))
+    val stateRows = new SparkStateRows(session, rows, info, head ++ cell, output, StateStoreConf(conf))
     val schema = WireType.schema(cell.map(_.dataType))
     val frame = session.internalCreateDataFrame(stateRows.rdd, StructType(
       Seq("segment", "late", "through").map(StructField(_, LongType)) ++ schema.fields))
     val stores = StateStores.of(info, session)
       .getOrElse(StateStores(0, DeviceOperator.StoreName, info.numPartitions))
       .copy(since = info.storeVersion)
-    new WholeLogs(info.checkpointLocation, info.operatorId, stores, None, schema,
-      a.keys.length + a.window.placeColumns - 1, TaskSettings.of(conf), conf, stateRows.hadoopConf)
-      .write(frame, a.window, a.keys.map(_.dataType), sort = false)
+    new WholeLogs(info.checkpointLocation, info.operatorId, stores, None, schema, placeAt, TaskSettings.of(conf), conf,
+      stateRows.hadoopConf).write(frame, by, sort = false)
   }
 
   /** A cell of the log, over a row of Spark's state: keys, place, buffers, arrivals. */

@@ -74,11 +74,14 @@ object AdoptionCheck {
     val untaken = own.find(f => WireType.ofKey(f.dataType).isEmpty)
     def stays(why: String) = (s"stays with Spark: $why", false)
     def can(what: String) = (s"can be adopted: $what by ${own.map(_.name).mkString(", ")}".stripSuffix(" by "), true)
-    if (untaken.isDefined) stays(s"its key ${untaken.get.name} is of type ${untaken.get.dataType.simpleString}")
+    val empty = values.fields.forall(_.dataType == NullType)
+    if (empty || values.fieldNames.sameElements(Seq("expiresAtMicros")))
+      (s"can be adopted, if ${GpuWindowConf.Deduplicate.key} is true: a deduplication by ${
+        keys.fieldNames.mkString(", ")}", true)
+    else if (untaken.isDefined) stays(s"its key ${untaken.get.name} is of type ${untaken.get.dataType.simpleString}")
     else if (session.isDefined) can("sessions")
-    else if (windows.length == 1 && values.fields.exists(_.dataType != NullType)) can("windows")
+    else if (windows.length == 1) can("windows")
     else if (windows.length > 1) stays("it groups by more than one window")
-    else if (values.fields.forall(_.dataType == NullType)) stays("it drops duplicates")
     else if (own.exists(_.dataType == TimestampType)) can("groups of a time, if that is the event time,")
     else if (own.nonEmpty) can(s"groups without a window, if an aggregation keeps them and ${
       GpuWindowConf.WithoutWindow.key} is true,")

@@ -38,20 +38,16 @@ object CheckpointOwner extends Logging {
   /** Names of the files of a version in a state store, of either provider; some have an id. */
   private val VersionFile = raw"(\d+)(_[^.]+)?\.(delta|snapshot|zip|changelog)".r
 
-  /**
-   * The operator that was found, or the reason against it. `describe` gives the first line of its file.
-   *
-   * @param adopts whether such an operator can go on from Spark's state
-   */
-  def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession,
-      adopts: Boolean = true)(describe: A => String): Either[String, A] = {
+  /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
+  def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
+      describe: A => String): Either[String, A] = {
     if (info.checkpointLocation == NoCheckpoint) found
     else {
       val key = (info.checkpointLocation, info.queryRunId.toString, info.operatorId)
       val says = found.map(describe)
       var verdict = settled.get(key)
       if (verdict == null) {
-        verdict = judge(info, says, session, adopts).flatMap(_ => says.map(decisive))
+        verdict = judge(info, says, session).flatMap(_ => says.map(decisive))
         if (settled.size > 4096) settled.clear()
         settled.put(key, verdict)
       }
@@ -115,8 +111,8 @@ object CheckpointOwner extends Logging {
   /** The page for people in the checkpoint of a state folder. */
   def pageOf(state: Path): Path = new Path(state.getParent, "README-gpuwin.txt")
 
-  private def judge(info: StatefulOperatorStateInfo, found: Either[String, String], session: SparkSession,
-      adopts: Boolean): Either[String, Unit] = {
+  private def judge(info: StatefulOperatorStateInfo, found: Either[String, String],
+      session: SparkSession): Either[String, Unit] = {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
     val file = new Path(operator, Mark)
     val conf = session.sessionState.newHadoopConf()
@@ -129,8 +125,7 @@ object CheckpointOwner extends Logging {
     (written, found) match {
       case (None, _) if committed =>
         found.flatMap(_ => Left("its checkpoint was written by Spark without gpuwin. " +
-          s"To offload this query, ${if (adopts) s"set ${GpuWindowConf.Adopt.key}=true, or " else ""}start it with a " +
-          "new checkpointLocation"))
+          s"To offload this query, set ${GpuWindowConf.Adopt.key}=true, or start it with a new checkpointLocation"))
       case (Some(before), Left(reason)) if committed =>
         throw new GpuWindowException(s"The state in $operator was written by gpuwin (${decisive(before)}), and this " +
           s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +

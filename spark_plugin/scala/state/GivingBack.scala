@@ -33,14 +33,18 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean, cl
   val operators: Array[GivenOperator] = {
     session.streams.stateStoreCoordinator // as in StateTable
     query.refuseUnfinished()
-    SavedOperator.allIn(checkpoint, Aim, conf).map { case (at, operator) =>
+    SavedOperator.allIn(checkpoint, Aim, conf).map { case (at, log) =>
       if (at.checkpointIds.isDefined) throw SavedOperator.refusal(at, checkpoint, Aim, "it is kept with " +
         "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names " +
         "of its files")
-      if (operator.windowAt.isEmpty && operator.window != WholeShape)
-        throw SavedOperator.refusal(at, checkpoint, Aim, "an earlier gpuwin began it, which did not note where the " +
-          "window stands among the keys. Start the query once with this one, and stop it again")
-      new GivenOperator(session, checkpoint, at, operator)
+      log match {
+        case operator: SavedOperator =>
+          if (operator.windowAt.isEmpty && operator.window != WholeShape)
+            throw SavedOperator.refusal(at, checkpoint, Aim, "an earlier gpuwin began it, which did not note where " +
+              "the window stands among the keys. Start the query once with this one, and stop it again")
+          new GivenWindows(session, checkpoint, at, operator)
+        case keys: SavedDeduplication => new GivenKeys(session, checkpoint, at, keys)
+      }
     }.toArray
   }
 
@@ -69,27 +73,77 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean, cl
 }
 
 /** One operator whose state is given back. */
-class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVersion, operator: SavedOperator) {
+abstract class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVersion) {
   private val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
   private val partitions = at.sparksPartitions
-  private var windows = 0L
+  private var written = 0L
 
-  private val table = new StateTable(session, at, operator)
-  def request: String = table.request
-  def mergedSchema: String = table.mergedSchema
-  def cells: ClassicDataFrame = table.cells
+  /** The entries of the log. */
+  def cells: ClassicDataFrame
+  /** What Python merges them by, and the columns of what comes of it, as JSON; null where nothing is merged. */
+  def request: String
+  def mergedSchema: String
+  /** What an entry of Spark's state is. */
+  protected def what: String
+  /** The rows for Spark's state, whose columns are c0, c1, ..., those they are partitioned by, and their form. */
+  protected def rows(merged: ClassicDataFrame): (ClassicDataFrame, Seq[Int], SparkStateFormat)
 
-  /** Writes the windows, rows of `mergedSchema`, aside. */
+  /** Writes what was merged aside. */
   def write(merged: ClassicDataFrame): CommandAnswer = CommandAnswer.of(checkpoint, GivingBack.Aim) {
-    val rows = typed(merged)
+    val (found, by, format) = rows(merged)
+    val task = new GivenPartitions(at, format, WholeStore.settings(at.settings(session)), hadoopConf)
+    written = WholeStore.writeAll(found.repartition(partitions, by.map(i => col(s"c$i")): _*), partitions)(task.write)
+    ""
+  }
+
+  /** Moves the stores that were written to where Spark looks for them. */
+  def place(): Unit = (0 until partitions).foreach { p =>
+    WholeStore.move(GivenPartitions.aside(at, p), StateStoreId(at.state, at.operator, p), hadoopConf.value)
+  }
+
+  def abandon(): Unit = (0 until partitions).foreach { p =>
+    val folder = GivenPartitions.aside(at, p).storeCheckpointLocation()
+    folder.getFileSystem(hadoopConf.value).delete(folder, true)
+  }
+
+  def done: String = s"operator ${at.operator}: $written $what are Spark's, version ${at.version}, $partitions " +
+    "partitions"
+}
+
+/** A deduplication, whose keys are those of its log that are not forgotten. */
+class GivenKeys(session: SparkSession, checkpoint: String, at: SavedVersion, saved: SavedDeduplication)
+  extends GivenOperator(session, checkpoint, at) {
+  override def cells: ClassicDataFrame = LoggedCells.table(session, at, saved)
+  override def request: String = null
+  override def mergedSchema: String = null
+  override protected def what: String = "keys"
+
+  override protected def rows(logged: ClassicDataFrame): (ClassicDataFrame, Seq[Int], SparkStateFormat) = {
+    val kept = logged.where("through IS NULL OR c1 > through").queryExecution.analyzed
+    val Seq(key, until) = kept.output.drop(LoggedCells.Head)
+    val columns = (saved.keysIn(key) :+ until).zipWithIndex.map { case (c, i) => Alias(c, s"c$i")() }
+    val found = Dataset.ofRows(session, Project(columns, kept))
+    val output = found.queryExecution.analyzed.output
+    (found, saved.keyTypes.indices, SparkStateFormat(output, output.init, saved.valueOf(output.last), 0))
+  }
+}
+
+/** An aggregation by windows, whose cells Python merges into those that are open. */
+class GivenWindows(session: SparkSession, checkpoint: String, at: SavedVersion, operator: SavedOperator)
+  extends GivenOperator(session, checkpoint, at) {
+  private val table = new StateTable(session, at, operator)
+  override def request: String = table.request
+  override def mergedSchema: String = table.mergedSchema
+  override def cells: ClassicDataFrame = table.cells
+  override protected def what: String = "windows"
+
+  override protected def rows(merged: ClassicDataFrame): (ClassicDataFrame, Seq[Int], SparkStateFormat) = {
+    val found = typed(merged)
     val keys = operator.keyTypes.length + operator.windowAt.size
     val sessionAt = operator.windowAt.filter(_ => operator.window == SessionShape)
     val by = (0 until keys).filterNot(sessionAt.contains(_))
-    val output = rows.queryExecution.analyzed.output
-    val format = SparkStateFormat.of(output, by, sessionAt, keys, at.aggregationFormat)
-    val task = new GivenPartitions(at, format, WholeStore.settings(at.settings(session)), hadoopConf)
-    windows = WholeStore.writeAll(rows.repartition(partitions, by.map(i => col(s"c$i")): _*), partitions)(task.write)
-    ""
+    val output = found.queryExecution.analyzed.output
+    (found, by, SparkStateFormat.of(output, by, sessionAt, keys, at.aggregationFormat))
   }
 
   /** The rows of Spark's operator: keys with the window among them, and buffers. */
@@ -111,19 +165,6 @@ class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVers
     val columns = before ++ window ++ after ++ buffers
     Dataset.ofRows(session, Project(columns.zipWithIndex.map { case (c, i) => Alias(c, s"c$i")() }, plan))
   }
-
-  /** Moves the stores that were written to where Spark looks for them. */
-  def place(): Unit = (0 until partitions).foreach { p =>
-    WholeStore.move(GivenPartitions.aside(at, p), StateStoreId(at.state, at.operator, p), hadoopConf.value)
-  }
-
-  def abandon(): Unit = (0 until partitions).foreach { p =>
-    val folder = GivenPartitions.aside(at, p).storeCheckpointLocation()
-    folder.getFileSystem(hadoopConf.value).delete(folder, true)
-  }
-
-  def done: String = s"operator ${at.operator}: $windows windows are Spark's, version ${at.version}, $partitions " +
-    "partitions"
 }
 
 /**

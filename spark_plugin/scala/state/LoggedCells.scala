@@ -8,6 +8,7 @@ import scala.util.control.NonFatal
 import org.apache.spark.{Partition, SparkContext, TaskContext}
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, JoinedRow}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId, StateStoreProviderId}
 import org.apache.spark.sql.gpuwin.shims.SavedStore
@@ -77,8 +78,16 @@ object LoggedCells {
     }
   }
 
+  /** All of them, as a table. */
+  def table(session: SparkSession, at: SavedVersion, log: SavedLog): ClassicDataFrame = {
+    session.streams.stateStoreCoordinator // some versions of RocksDB's provider ask for it, and a stream starts it
+    val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
+    session.internalCreateDataFrame(
+      new LoggedCells(session.sparkContext, at, StateStoreConf(at.settings(session)), hadoopConf), schema(log))
+  }
+
   /** The columns of its rows. */
-  def schema(operator: SavedOperator): StructType = StructType(
+  def schema(operator: SavedLog): StructType = StructType(
     Seq(StructField("segment", LongType, nullable = false), StructField("late", LongType, nullable = false),
       StructField("through", LongType)) ++ WireType.schema(operator.cellTypes))
 }

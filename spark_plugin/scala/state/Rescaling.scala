@@ -89,7 +89,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     query.refuseUnfinished()
   }
 
-  private def rewrite(at: SavedVersion, operator: SavedOperator, next: StateStores): String = {
+  private def rewrite(at: SavedVersion, operator: SavedLog, next: StateStores): String = {
     val sessionConf = at.settings(session)
     val reading = StateStoreConf(sessionConf)
     val shared = new SerializableConfiguration(conf)
@@ -100,7 +100,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
       LoggedCells.schema(operator))
     val logs = new WholeLogs(at.state, at.operator, next, old.flatMap(_._1).reduceOption(_ max _),
       WireType.schema(operator.cellTypes), operator.placeAt, TaskSettings.of(sessionConf), sessionConf, shared)
-    val written = logs.write(cells, operator.window, operator.keyTypes, sort = true)
+    val written = logs.write(cells, operator.partitioning, sort = true)
     val read = old.map(_._2).sum
     if (written != read) throw wrong(s"Of $read cells of operator ${at.operator} $written arrived. Nothing was " +
       "changed. This is a fault of gpuwin: please report it.")

@@ -3,9 +3,20 @@ package org.apache.spark.sql.gpuwin
 import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.types._
 import org.json4s._
+
+/** What the log of an operator holds, as the file `_gpuwin` beside it says. */
+trait SavedLog {
+  /** Types of the columns of an entry. */
+  def cellTypes: Seq[DataType]
+  /** The column that says until when an entry matters. */
+  def placeAt: Int
+  /** Values by which entries are partitioned as the shuffle below the operator does, of the columns of one. */
+  def partitioning(cell: Seq[Attribute]): Seq[Expression]
+}
 
 /**
  * An operator of gpuwin as the file `_gpuwin` beside its state describes it.
@@ -17,7 +28,7 @@ import org.json4s._
  */
 final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], keyNames: Seq[String],
     functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType,
-    windowAt: Option[Int]) {
+    windowAt: Option[Int]) extends SavedLog {
 
   private val merges = MergeSpec.ofAll(functions, pieces = true, pivots = true)
     .fold(reason => throw new GpuWindowException(reason), identity)
@@ -26,10 +37,12 @@ final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], key
   private val arrivals = merges.filter(_.arrival >= 0).map(_ => LongType)
 
   /** Types of the columns of a cell in the log. */
-  def cellTypes: Seq[DataType] = keyTypes ++ places ++ buffers ++ arrivals
+  override def cellTypes: Seq[DataType] = keyTypes ++ places ++ buffers ++ arrivals
 
   /** Column of a cell that has the start of its pane, or the end of its session. */
-  def placeAt: Int = keyTypes.length + places.length - 1
+  override def placeAt: Int = keyTypes.length + places.length - 1
+
+  override def partitioning(cell: Seq[Attribute]): Seq[Expression] = WholeLogs.partitioning(window, keyTypes)(cell)
 
   /** Types of the columns of a merged cell: keys, start, end, buffers, and the newest segment that is in it. */
   def mergedTypes: Seq[DataType] = (keyTypes :+ LongType :+ LongType) ++ buffers :+ LongType
@@ -52,13 +65,13 @@ object SavedOperator {
   private val Line = raw"format 1; (.*); keys \((.*)\); aggregates \((.*)\); mode (append or update|complete)".r
   private val Grid = raw"(one )?window of (\d+) us every (\d+) us from (-?\d+) us".r
   private val Specified = raw"format 1; .*; withWatermark: -?\d+ ms".r
-  private val Duplicates = raw"format 1; deduplication .*".r
 
   /** All operators of gpuwin in a checkpoint, at its newest version. `aim`: what they are to, for an error. */
-  def allIn(checkpoint: String, aim: String, conf: Configuration): Seq[(SavedVersion, SavedOperator)] =
+  def allIn(checkpoint: String, aim: String, conf: Configuration): Seq[(SavedVersion, SavedLog)] =
     SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
       val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
-      (at, parse(mark).fold(reason => throw refusal(at, checkpoint, aim, reason), identity))
+      val found: Either[String, SavedLog] = SavedDeduplication.parse(mark).getOrElse(parse(mark))
+      (at, found.fold(reason => throw refusal(at, checkpoint, aim, reason), identity))
     }
 
   def refusal(at: SavedVersion, checkpoint: String, aim: String, reason: String): GpuWindowException =
@@ -67,7 +80,7 @@ object SavedOperator {
   /** The operator that a file describes, in a few words. */
   def about(text: String): String = parse(text) match {
     case Right(o) => s"${o.window.describe} by ${o.keyNames.mkString(", ")}".stripSuffix(" by ")
-    case Left(_) if Duplicates.pattern.matcher(text.takeWhile(_ != '\n')).matches => "a deduplication"
+    case Left(_) if SavedDeduplication.parse(text).isDefined => "a deduplication"
     case Left(_) => "of gw.spark.aggregate, or unreadable"
   }
 
@@ -97,7 +110,8 @@ object SavedOperator {
       case Specified() => Left("it is one of gw.spark.aggregate, whose log has rows and snapshots in place of cells, " +
         "and whose specification is in the program and not in the checkpoint. The state of Spark's own windows and " +
         "sessions can be shown")
-      case Duplicates() => Left("it is a deduplication, whose log has keys and times in place of cells")
+      case _ if SavedDeduplication.parse(text).isDefined =>
+        Left("it is a deduplication, whose log has keys and times in place of cells")
       case other => Left("its file _gpuwin is not one that this gpuwin can read: it begins with " +
         s"[${other.take(200)}]. Use the version of gpuwin that wrote the checkpoint, or restore the file from a copy")
     }
@@ -125,6 +139,9 @@ object SavedOperator {
   /** A type as the file has it, which is read again. The names in a nested type are quoted. */
   def typeText(dataType: DataType): String =
     if (WireType.isNested(dataType)) dataType.asNullable.sql else dataType.simpleString
+
+  /** The types in a list as `typeText` has them. */
+  private[gpuwin] def types(list: String): Either[String, Seq[DataType]] = all(split(list).map(typeOf))
 
   private def typeOf(text: String): Either[String, DataType] =
     Try(DataType.fromDDL(text)).toOption.toRight(s"this Spark has no type $text")

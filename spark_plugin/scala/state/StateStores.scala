@@ -7,8 +7,10 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
+import org.apache.spark.sql.catalyst.expressions.Expression
 import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
 import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.json4s._
@@ -26,21 +28,35 @@ final case class StateStores(since: Long, name: String, partitions: Int) {
   /** The aggregation on these stores: its rows come in as many partitions, and its results leave as Spark planned. */
   def under(found: WindowedAggregate): WindowedAggregate = {
     val planned = found.save.info.get
-    val (by, below) = found.cells match {
-      case shuffle: ShuffleExchangeExec => (shuffle.outputPartitioning, shuffle.child)
-      case other => (HashPartitioning(found.keys, 0), other) // partitioned by the keys already
-    }
-    val keys = by match {
-      case HashPartitioning(expressions, _) => expressions
-      case other => throw new GpuWindowException(s"A shuffle below a windowed aggregation is by $other.")
-    }
-    val cells = ShuffleExchangeExec(HashPartitioning(keys, partitions), below, REQUIRED_BY_STATEFUL_OPERATOR)
     found.copy(
       save = found.save.copy(info = Some(planned.copy(numPartitions = partitions))),
-      cells = cells,
+      cells = shuffled(found.cells, found.keys),
       originalPartitioning =
         found.originalPartitioning.orElse(Some(HashPartitioning(found.keys, planned.numPartitions))),
       storeName = name)
+  }
+
+  /** The deduplication on these stores, likewise. */
+  def under(found: Deduplication): Deduplication = {
+    val planned = found.info.get
+    found.copy(
+      info = Some(planned.copy(numPartitions = partitions)),
+      rows = shuffled(found.rows, found.keys),
+      originalPartitioning = Some(HashPartitioning(found.keys, planned.numPartitions)),
+      storeName = name)
+  }
+
+  /** The plan below an operator, whose rows come in as many partitions as there are stores. */
+  private def shuffled(plan: SparkPlan, keys: Seq[Expression]): SparkPlan = {
+    val (by, below) = plan match {
+      case shuffle: ShuffleExchangeExec => (shuffle.outputPartitioning, shuffle.child)
+      case other => (HashPartitioning(keys, 0), other) // partitioned by the keys already
+    }
+    by match {
+      case HashPartitioning(expressions, _) =>
+        ShuffleExchangeExec(HashPartitioning(expressions, partitions), below, REQUIRED_BY_STATEFUL_OPERATOR)
+      case other => throw new GpuWindowException(s"A shuffle below a stateful operator is by $other.")
+    }
   }
 }
 

@@ -34,13 +34,7 @@ class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperato
   def mergedSchema: String = WireType.schema(operator.mergedTypes).json
 
   /** The rows of [[LoggedCells]]. */
-  def cells: ClassicDataFrame = {
-    session.streams.stateStoreCoordinator // some versions of RocksDB's provider ask for it, and a stream starts it
-    val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
-    session.internalCreateDataFrame(
-      new LoggedCells(session.sparkContext, at, StateStoreConf(at.settings(session)), hadoopConf),
-      LoggedCells.schema(operator))
-  }
+  def cells: ClassicDataFrame = LoggedCells.table(session, at, operator)
 
   /**
    * The table: keys, bounds, results as Spark computes them of the buffers, segment, version, and the buffers.

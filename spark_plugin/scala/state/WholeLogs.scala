@@ -33,13 +33,13 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
    * Writes all partitions, and returns the number of cells.
    *
    * @param cells rows as those of [[LoggedCells]]
-   * @param keys  types of the keys, by which they are partitioned
+   * @param by    what they are partitioned by, of the columns of a cell
    * @param sort  whether they come from several segments, which have to be gathered
    */
-  def write(cells: ClassicDataFrame, window: WindowShape, keys: Seq[DataType], sort: Boolean): Long = {
+  def write(cells: ClassicDataFrame, by: Seq[Attribute] => Seq[Expression], sort: Boolean): Long = {
     val plan = cells.queryExecution.analyzed
-    val by = WholeLogs.partitioning(window, keys, plan.output.drop(LoggedCells.Head))
-    val there = Dataset.ofRows(cells.sparkSession, RepartitionByExpression(by, plan, stores.partitions))
+    val keys = by(plan.output.drop(LoggedCells.Head))
+    val there = Dataset.ofRows(cells.sparkSession, RepartitionByExpression(keys, plan, stores.partitions))
     val sorted = if (sort) there.sortWithinPartitions("segment") else there
     WholeStore.writeAll(sorted, stores.partitions)(writePartition)
   }
@@ -98,7 +98,7 @@ object WholeLogs {
    * Values by which cells are partitioned as the shuffle below the operator does: their keys; without a key the pane,
    * where every window is one; else nothing, so that all are in one place.
    */
-  private def partitioning(window: WindowShape, keys: Seq[DataType], cell: Seq[Attribute]): Seq[Expression] =
+  def partitioning(window: WindowShape, keys: Seq[DataType])(cell: Seq[Attribute]): Seq[Expression] =
     if (keys.nonEmpty) cell.zip(keys).map { case (column, dataType) => WireValue.read(column, dataType) }
     else if (window.isOnePane) cell.take(1)
     else Seq(Literal(0))
