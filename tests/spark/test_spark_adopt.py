@@ -258,7 +258,12 @@ CHECKS = [
     pytest.param(CASE.query, "append", False, ["can be adopted: windows by "], 0, id="windows"),
     pytest.param(SESSIONS.query, "append", False, ["can be adopted: sessions by str"], 0, id="sessions"),
     pytest.param(
-        stacked, "append", False, ["adopted: windows", "adopted: windows by str", "drops duplicates"], 0, id="several"
+        stacked,
+        "append",
+        False,
+        ["adopted: windows", "adopted: windows by str", "is true: a deduplication by id, ts"],
+        0,
+        id="several",
     ),
     pytest.param(
         instants, "append", False, ["groups of a time, if that is the event time, by ts, bool"], 0, id="instants"
