@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gpuwin.state.keys import dead_keys
+from gpuwin_spark.service import deduplication_partition
 from gpuwin_spark.service.cell_tables import streamed
 from gpuwin_spark.service.deduplication_partition import DeduplicationPartition
 from gpuwin_spark.service.deduplication_spec import KEYS, ROWS, DeduplicationSpec
@@ -116,6 +117,22 @@ def test_ends_of_time() -> None:
         outcome = ours.batch(chunks_of(rows, 4), BatchTimes(None, -NEVER, None), 9)
         assert [b.column(0).to_pylist() for b in outcome.windows] == [[b"1", b"2"]]
         assert outcome.after.state.cells == (1 if spec is SPECS["by time"] else 2)
+
+
+def test_a_segment_of_more_keys_than_a_column_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chunks are read one by one: those of a segment may have more than 2 GiB of keys."""
+    spec, read = SPECS["within"], deduplication_partition.read_chunks
+
+    def one_chunk(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
+        assert len(chunks) == 1
+        return read(chunks, schema)
+
+    monkeypatch.setattr(deduplication_partition, "read_chunks", one_chunk)
+    entries = [pa.record_batch([[b"a", b"b"], [1, 9]], schema=KEYS), pa.record_batch([[b"c"], [8]], schema=KEYS)]
+    segments = [LogSegment([chunk for entry in entries for chunk in streamed(KEYS, [entry])], None)]
+    assert DeduplicationPartition.rebuilt(spec, segments, 1).state.cells == 2
+    tables, total, last = merged(spec, segments, 9, 9)
+    assert ([t.to_pylist() for t in tables if t.num_rows], total, last) == ([[{"key": b"b", "until": 9}]], 1, 9)
 
 
 def test_a_state_says_what_it_holds() -> None:

@@ -110,6 +110,28 @@ def check_kept(keys: KeyDictionary, some: np.ndarray) -> None:
     assert (smaller.lookup(old, len(used)) == new_code[used]).all()
 
 
+@pytest.mark.parametrize("types", [[pa.string()], [pa.binary(), pa.int64()]])
+def test_keys_whose_texts_have_no_room_in_one_column(types: list[pa.DataType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys that are left of many: of more than 2 GiB, for which nine at once stand here."""
+    columns = [pa.array([f"{i}" for i in range(100)]).cast(types[0]), pa.array([None, *range(99)])][: len(types)]
+    keys, take = KeyDictionary(types), KeyDictionary.take
+    keys.encode(columns, 100)
+
+    def fits(self: KeyDictionary, codes: np.ndarray) -> list[pa.Array]:
+        if len(codes) > 8:
+            raise pa.ArrowInvalid("Failed casting from large_binary to binary: input array too large")
+        return take(self, codes)
+
+    monkeypatch.setattr(KeyDictionary, "take", fits)
+    used = np.arange(3, 100, 3, dtype=np.int32)
+    smaller, renumbered = keys.kept(used)
+    assert renumbered[used].tolist() == list(range(len(used)))
+    assert take(smaller, np.arange(len(used), dtype=np.int32)) == [column.take(pa.array(used)) for column in columns]
+    monkeypatch.setattr(KeyDictionary, "take", lambda self, codes: fits(self, np.arange(9)))
+    with pytest.raises(pa.ArrowInvalid):
+        keys.kept(used)
+
+
 def test_many_keys_in_parallel_parts() -> None:
     rng = np.random.default_rng(5)
     for spread in (1 << 12, 1 << 40):

@@ -118,8 +118,22 @@ class KeyDictionary:
         if column is not None:
             smaller._columns = [column]
         elif len(used):
-            smaller = KeyDictionary.of_keys(self.types, self.take(used))
+            self._give(smaller, used)
         return smaller, renumbered
+
+    def _give(self, other: KeyDictionary, codes: np.ndarray) -> None:
+        """Encodes the keys of some codes in another dictionary, in parts whose texts have room behind offsets of
+        32 bits.
+        """
+        try:
+            columns = self.take(codes)
+        except pa.ArrowInvalid:
+            if len(codes) < 2:
+                raise
+            for part in np.array_split(codes, 2):
+                self._give(other, part)
+            return
+        other.encode(columns, len(codes))
 
     def __len__(self) -> int:
         if not self._columns:

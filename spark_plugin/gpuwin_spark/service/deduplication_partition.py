@@ -42,8 +42,7 @@ class DeduplicationPartition:
         """The state that the segments of a log hold, oldest first, once the watermark `through` has passed."""
         keys = KeyDictionary([pa.binary()])
         until = np.empty(0, np.int64)
-        for segment in segments:
-            table = read_chunks(segment.chunks, KEYS)
+        for table in _tables(segments):
             code = keys.encode([column_of(table, 0)], table.num_rows)
             until = _longer(until, len(keys))
             until[code] = values_of(column_of(table, 1))
@@ -128,12 +127,18 @@ def merge_keys(segments: Segments, first: int) -> tuple[list[pa.RecordBatch], in
     without keys that are remembered until before `first`.
     """
     kept = []
-    for segment in segments:
-        table = read_chunks(segment.chunks, KEYS)
+    for table in _tables(segments):
         mask = values_of(column_of(table, 1)) >= first
         kept += table.filter(pa.array(mask)).to_batches()
     last = max((int(values_of(batch.column(1)).max()) for batch in kept if batch.num_rows), default=INT64_MIN)
     return kept, sum(batch.num_rows for batch in kept), last
+
+
+def _tables(segments: Segments) -> Iterator[pa.Table]:
+    """The entries of some segments, a chunk at a time: those of a segment may be more than a column has room for."""
+    for segment in segments:
+        for chunk in segment.chunks:
+            yield read_chunks([chunk], KEYS)
 
 
 def _longer(until: np.ndarray, keys: int) -> np.ndarray:
