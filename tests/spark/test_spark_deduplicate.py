@@ -108,6 +108,17 @@ def test_rows_of_a_window_that_the_watermark_passed(both: Both, stream: Stream) 
     )
 
 
+def test_above_a_window_of_the_same_keys(both: Both, stream: Stream) -> None:
+    """No shuffle is between them in Spark. The plan is sound, and of the same types."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        counted = frame.withWatermark("ts", "10 seconds").groupBy("short", F.window("ts", "5 seconds")).count()
+        return counted.dropDuplicates(["short", "window"])
+
+    _, device = both(query, stream, how(), operators=("gpuwin",) * 2, spark_operators=("dedupe", "stateStoreSave"))
+    assert "!" not in device.plan, "as Spark marks a node that asks for columns which nobody brings"
+
+
 def test_below_a_window(both: Both, stream: Stream) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         once = frame.withWatermark("ts", "10 seconds").dropDuplicatesWithinWatermark(["short", "int", "ts"])

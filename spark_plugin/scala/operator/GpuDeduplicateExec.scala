@@ -115,6 +115,7 @@ object KeyedRowsExec {
 /** Rows of Spark that came as the bytes that they have in memory. */
 case class RowsOfBytesExec(override val output: Seq[Attribute], override val outputPartitioning: Partitioning,
     child: SparkPlan) extends UnaryExecNode {
+  override def producedAttributes: AttributeSet = outputSet
   override protected def withNewChildInternal(newChild: SparkPlan): RowsOfBytesExec = copy(child = newChild)
 
   override protected def doExecute(): RDD[InternalRow] = {

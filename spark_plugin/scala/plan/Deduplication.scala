@@ -30,14 +30,13 @@ final case class DeduplicationSpec(keys: Seq[String], delayMs: Option[Long], has
 /**
  * A deduplication of Spark that was recognised: `dropDuplicates` or `dropDuplicatesWithinWatermark` of a stream.
  *
+ * @param output               as Spark's node has it, which from 4.3 on says of every column that it may be null
  * @param originalPartitioning the partitioning of the result in Spark's plan, where the rows have another
  * @param storeName            name of its state stores
  */
 final case class Deduplication(spec: DeduplicationSpec, keys: Seq[Attribute], time: Option[Expression], rows: SparkPlan,
-    info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long],
+    output: Seq[Attribute], info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long],
     originalPartitioning: Option[Partitioning] = None, storeName: String = DeviceOperator.StoreName) {
-  def output: Seq[Attribute] = rows.output
-
   /** The place of the event time among the keys, if it is one of them, by which they are then evicted. */
   def timeAt: Option[Int] = Some(keys.indexWhere(_.metadata.contains(EventTimeWatermark.delayKey)))
     .filter(_ >= 0).filter(_ => spec.delayMs.isEmpty)
@@ -62,27 +61,26 @@ object Deduplication {
       val evicts = d.keyExpressions.exists(isTime)
       if (!evicts && !withoutTime) Left("no event time is among its keys, so none is ever evicted, and " +
         s"${GpuWindowConf.WithoutWindow.key} is false")
-      else of(d.keyExpressions, d.child, None, evicts, d.stateInfo, d.eventTimeWatermarkForLateEvents,
+      else of(d.keyExpressions, d, d.child, None, evicts, d.eventTimeWatermarkForLateEvents,
         d.eventTimeWatermarkForEviction)
     case d: StreamingDeduplicateWithinWatermarkExec =>
       val delay = d.child.output.find(isTime).map(_.metadata.getLong(EventTimeWatermark.delayKey))
-      of(d.keyExpressions, d.child, delay, evicts = true, d.stateInfo, d.eventTimeWatermarkForLateEvents,
+      of(d.keyExpressions, d, d.child, delay, evicts = true, d.eventTimeWatermarkForLateEvents,
         d.eventTimeWatermarkForEviction)
   }
 
-  private def of(keys: Seq[Attribute], rows: SparkPlan, delay: Option[Long], evicts: Boolean,
-      info: Option[StatefulOperatorStateInfo], late: Option[Long], eviction: Option[Long])
-      : Either[String, Deduplication] =
+  private def of(keys: Seq[Attribute], node: StateStoreWriter, rows: SparkPlan, delay: Option[Long], evicts: Boolean,
+      late: Option[Long], eviction: Option[Long]): Either[String, Deduplication] = {
+    def one(time: Option[Expression]) = Deduplication(
+      DeduplicationSpec(keys.map(_.name), delay, hasTime = time.isDefined, evicts), keys, time, rows, node.output,
+      node.stateInfo, late, eviction)
     rows.output.filter(isTime) match {
-      case Seq() =>
-        Right(Deduplication(DeduplicationSpec(keys.map(_.name), delay, hasTime = false, evicts), keys, None, rows, info,
-          late, eviction))
-      case Seq(time) => micros(time).filter(_ => delay.isEmpty || !isWindow(time)).map { at =>
-        Deduplication(DeduplicationSpec(keys.map(_.name), delay, hasTime = true, evicts), keys, Some(at), rows, info,
-          late, eviction)
-      }.toRight(s"its event time is a ${time.dataType.simpleString}")
+      case Seq() => Right(one(None))
+      case Seq(time) => micros(time).filter(_ => delay.isEmpty || !isWindow(time)).map(at => one(Some(at))).toRight(
+        s"its event time is a ${time.dataType.simpleString}")
       case several => Left(s"several columns carry the watermark: ${several.map(_.name).mkString(", ")}")
     }
+  }
 
   private def isTime(column: Attribute): Boolean = column.metadata.contains(EventTimeWatermark.delayKey)
 
