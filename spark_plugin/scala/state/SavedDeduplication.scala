@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.optimizer.NormalizeFloatingNumbers
 import org.apache.spark.sql.types._
 
 /**
@@ -27,19 +28,27 @@ final case class SavedDeduplication(within: Boolean, timeAt: Option[Int], keyTyp
   /** The columns of a value in Spark's store, of the time until which a key is remembered. */
   def valueOf(until: Expression): Seq[Expression] = Seq(if (within) until else Literal(null, NullType))
 
-  /** The state in Spark's stores, as rows of `Cell`. */
+  /**
+   * The state in Spark's stores, as rows of `Cell`. Before Spark 4.2 zeros of both signs are two keys there; here they
+   * are one, as of all rows that come.
+   */
   def inSpark: SparkState = {
     val values = StructType(Seq(if (within) StructField("expiresAtMicros", LongType, nullable = false)
       else StructField("__dummy__", NullType)))
     val (isWithin, at, types) = (within, timeAt, keyTypes)
-    SparkState(keys, values, 0, store => store.iterator().map { pair =>
-      val until =
-        if (isWithin) pair.value.getLong(0)
-        else at.filterNot(pair.key.isNullAt).fold(Long.MaxValue)(i => types(i) match {
-          case window: StructType => pair.key.getStruct(i, window.length).getLong(1)
-          case _ => pair.key.getLong(i)
-        })
-      InternalRow(pair.key.getBytes, until)
+    SparkState(keys, values, 0, store => {
+      val own = UnsafeProjection.create(types.zipWithIndex.map { case (t, i) =>
+        NormalizeFloatingNumbers.normalize(BoundReference(i, t, nullable = true))
+      })
+      store.iterator().map { pair =>
+        val until =
+          if (isWithin) pair.value.getLong(0)
+          else at.filterNot(pair.key.isNullAt).fold(Long.MaxValue)(i => types(i) match {
+            case window: StructType => pair.key.getStruct(i, window.length).getLong(1)
+            case _ => pair.key.getLong(i)
+          })
+        InternalRow(own(pair.key).getBytes, until)
+      }
     })
   }
 
