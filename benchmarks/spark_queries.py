@@ -117,7 +117,7 @@ WORKLOADS = [
     Workload("no_window", 0, 0, 10, 500_000, 1_000_000, 6 * HOUR, 2.0),
     Workload("no_window_rocksdb", 0, 0, 10, 500_000, 1_000_000, 6 * HOUR, 4.0, "rocksdb"),
     Workload("deduplicated", 600, 0, 10, 500_000, 200_000, 6 * HOUR, 1.0, aggregates="deduplicated"),
-    Workload("deduplicated_rocksdb", 600, 0, 10, 500_000, 200_000, 6 * HOUR, 4.0, "rocksdb", "deduplicated"),
+    Workload("deduplicated_rocksdb", 600, 0, 10, 500_000, 200_000, 6 * HOUR, 3.0, "rocksdb", "deduplicated"),
 ]
 
 AGGREGATES = {
