@@ -111,4 +111,4 @@ def test_aggregations_without_a_window_have_lists_and_pages_of_their_own(suites:
     assert windowed.listed.items() < every.listed.items()
     page = suites.page({}, both)
     assert "run.py --suites 4.2.0 --without-window` wrote" in page
-    assert "Spark 4.2.0, spark.gpuwin.withoutWindow=true\n" in page
+    assert "Spark 4.2.0, spark.gpuwin.withoutWindow=true, spark.gpuwin.deduplicate=true\n" in page

@@ -30,7 +30,7 @@ final case class DeduplicationSpec(keys: Seq[String], delayMs: Option[Long], has
 /**
  * A deduplication of Spark that was recognised: `dropDuplicates` or `dropDuplicatesWithinWatermark` of a stream.
  *
- * @param output               as Spark's node has it, which from 4.3 on says of every column that it may be null
+ * @param output               as Spark's node has it, which may say of more columns that they may be null
  * @param originalPartitioning the partitioning of the result in Spark's plan, where the rows have another
  * @param storeName            name of its state stores
  */

@@ -29,7 +29,7 @@ final case class SavedDeduplication(within: Boolean, timeAt: Option[Int], keyTyp
   def valueOf(until: Expression): Seq[Expression] = Seq(if (within) until else Literal(null, NullType))
 
   /**
-   * The state in Spark's stores, as rows of `Cell`. Before Spark 4.2 zeros of both signs are two keys there; here they
+   * The state in Spark's stores, as rows of `Cell`. An earlier Spark took zeros of both signs for two keys; here they
    * are one, as of all rows that come.
    */
   def inSpark: SparkState = {
