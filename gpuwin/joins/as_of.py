@@ -97,8 +97,8 @@ class AsOfLogic:
         if settled is not None:
             runs.append(sources[-1].run_of(_newest_of_keys(sources[-1].run, watermark)))
         before = right.before if self.tolerance is None else max(watermark - self.tolerance, INT64_MIN)
-        runs_left = tidied_runs(runs, before, lambda run: _thinned(run, watermark))
-        return Sides(left, replace(right, runs=runs_left, before=before)), found
+        tidied = tidied_runs(runs, before, lambda run: _thinned(run, watermark))
+        return Sides(left, replace(right, runs=tidied, before=before)), found
 
     def finish(self, sides: Sides) -> tuple[Sides, list[Found]]:
         return self.advance(sides, INT64_MAX)

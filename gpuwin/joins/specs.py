@@ -273,19 +273,7 @@ class IntervalJoin(_Join):
     def _plan(self) -> JoinPlan:
         lower, upper = _micros(self.lower, "lower"), _micros(self.upper, "upper")
         logic = IntervalLogic(lower, upper, *_outer(self.how), _alone(self.how))
-        return JoinPlan(
-            tuple(self.keys),
-            (self.left_time, self.right_time),
-            _rule(self.watermark, self.semantics),
-            logic,
-            windowed=False,
-            cogroup=False,
-            close_shift=0,
-            output=OutputTimes.of_interval(lower, upper),
-            limits=self.limits,
-            fingerprint=_fingerprint(self),
-            collect_late=self.collect_late,
-        )
+        return _by_time(self, logic, OutputTimes.of_interval(lower, upper))
 
 
 @dataclass(frozen=True)
@@ -327,19 +315,25 @@ class AsOfJoin(_Join):
 
     def _plan(self) -> JoinPlan:
         tolerance = None if self.tolerance is None else _micros(self.tolerance, "tolerance")
-        return JoinPlan(
-            tuple(self.keys),
-            (self.left_time, self.right_time),
-            _rule(self.watermark, self.semantics),
-            AsOfLogic(tolerance, self.allow_exact_matches, self.how in ("left", "anti"), _alone(self.how)),
-            windowed=False,
-            cogroup=False,
-            close_shift=0,
-            output=OutputTimes(tolerance, 0, tolerance),
-            limits=self.limits,
-            fingerprint=_fingerprint(self),
-            collect_late=self.collect_late,
-        )
+        logic = AsOfLogic(tolerance, self.allow_exact_matches, self.how in ("left", "anti"), _alone(self.how))
+        return _by_time(self, logic, OutputTimes(tolerance, 0, tolerance))
+
+
+def _by_time(join: IntervalJoin | AsOfJoin, logic: IntervalLogic | AsOfLogic, output: OutputTimes) -> JoinPlan:
+    """Plan of a join of rows by their times, without windows."""
+    return JoinPlan(
+        tuple(join.keys),
+        (join.left_time, join.right_time),
+        _rule(join.watermark, join.semantics),
+        logic,
+        windowed=False,
+        cogroup=False,
+        close_shift=0,
+        output=output,
+        limits=join.limits,
+        fingerprint=_fingerprint(join),
+        collect_late=join.collect_late,
+    )
 
 
 @dataclass(frozen=True)
