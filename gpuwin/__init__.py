@@ -53,6 +53,7 @@ from gpuwin.vocabulary.windows import (
 if TYPE_CHECKING:
     import gpuwin_spark
     from gpuwin.aggregation import WindowedAggregation
+    from gpuwin.deduplication import Deduplicate, DeduplicateOperator
     from gpuwin.joins import AsOfJoin, HashJoin, IntervalJoin, JoinOperator, WindowJoin
     from gpuwin.operator import WindowOperator
     from gpuwin.streaming import aggregate, run, window_time
@@ -67,6 +68,8 @@ _LATER = {  # loaded when first used: they bring in Numba, or Spark
     "WindowedAggregation": "gpuwin.aggregation",
     "aggregate": "gpuwin.streaming",
     "window_time": "gpuwin.streaming",
+    "Deduplicate": "gpuwin.deduplication",
+    "DeduplicateOperator": "gpuwin.deduplication",
     "WindowJoin": "gpuwin.joins",
     "IntervalJoin": "gpuwin.joins",
     "AsOfJoin": "gpuwin.joins",
@@ -112,6 +115,8 @@ __all__ = [
     "CalendarWindow",
     "Complete",
     "CumulativeWindow",
+    "Deduplicate",
+    "DeduplicateOperator",
     "DeviceError",
     "EventClock",
     "Every",

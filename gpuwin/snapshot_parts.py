@@ -7,7 +7,9 @@ the kind of snapshot may stand between the stream and the checksum.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +17,9 @@ import pyarrow as pa
 from gpuwin.errors import SnapshotError
 
 _DIGEST = hashlib.sha256().digest_size
+_DELAY = re.compile(r"(?<=BoundedOutOfOrderness\(delay=)datetime\.timedelta\([^)]*\)")
+MARK_OF_AGGREGATION = b"gpuwin\x00\x01"
+"""Mark of the snapshots of windowed aggregations. Those of other operators have none, and name their kind instead."""
 
 
 def stream_of(batch: pa.RecordBatch | pa.Table) -> bytes:
@@ -81,6 +86,62 @@ def unpacked(snapshot: bytes, mark: bytes = b"") -> Unpacked:
     """Table of an intact snapshot. Raises ArrowException where it is none of Arrow."""
     table = batch_of(_stream(snapshot, mark))
     return Unpacked({k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}, table)
+
+
+def without_delays(text: str) -> str:
+    """Text of a specification without the delays of its watermarks, which may change between a snapshot and its
+    restore where the caller says so: no state but the watermark depends on them, and that never goes back.
+    """
+    return _DELAY.sub("any", text)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raises SnapshotError for what the parts of a snapshot turn out not to hold."""
+    try:
+        yield
+    except SnapshotError:
+        raise
+    except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
+        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+
+
+def unpacked_of(data: object, kind: str, version: int, fingerprint: str, allow_changes: bool) -> Unpacked:
+    """Table of a snapshot of one kind of operator, of the specification with this fingerprint; with `allow_changes`
+    the delays of its watermark may differ. Raises SnapshotError, saying why, for any other, or a damaged one.
+    """
+    snapshot = as_bytes(data)
+    if has_mark(snapshot, MARK_OF_AGGREGATION):
+        raise SnapshotError(f"this is a snapshot of a WindowedAggregation, and not of a {kind}")
+    if not intact(snapshot):
+        raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
+    table = unpacked(snapshot)
+    metadata = table.metadata
+    if metadata.get("gpuwin") != kind:
+        raise SnapshotError(f"this is {_kind_of(metadata)}, and not a snapshot of a {kind}")
+    if int(metadata["version"]) != version:
+        raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads version {version}")
+    may_change = without_delays(metadata["of"]) == without_delays(fingerprint)
+    if metadata["of"] != fingerprint and not (may_change and allow_changes):
+        hint = "\nTo go on with the other delay nevertheless: restore(..., allow_changes=True)" if may_change else ""
+        raise SnapshotError(
+            f"the snapshot is of another {kind}:\n  {metadata['of']}\nand not of\n  {fingerprint}{hint}"
+        )
+    return table
+
+
+def packed_of(parts: Mapping[str, bytes], kind: str, version: int, fingerprint: str, state: str) -> bytes:
+    """Snapshot that `unpacked_of` reads. `state`: JSON of what is no rows."""
+    return packed(parts, {"gpuwin": kind, "version": str(version), "of": fingerprint, "state": state})
+
+
+def kind_of(snapshot: bytes) -> str:
+    """Name of what an intact snapshot without a mark is of, with its article."""
+    return _kind_of(unpacked(snapshot).metadata)
+
+
+def _kind_of(metadata: Mapping[str, str]) -> str:
+    return f"a snapshot of a {metadata['gpuwin']}" if "gpuwin" in metadata else "Arrow data"
 
 
 def _stream(snapshot: bytes, mark: bytes) -> bytes:

@@ -7,7 +7,6 @@ ordinary stream. The trailer lies behind its end: 8 bytes of magic and the SHA-2
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -21,14 +20,24 @@ from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running, bytes_of
-from gpuwin.snapshot_parts import as_bytes, batch_of, has_mark, intact, packed, stream_of, table_of, unpacked
+from gpuwin.snapshot_parts import (
+    MARK_OF_AGGREGATION,
+    as_bytes,
+    batch_of,
+    has_mark,
+    intact,
+    kind_of,
+    packed,
+    stream_of,
+    table_of,
+    unpacked,
+    without_delays,
+)
 from gpuwin.vocabulary.specification import Specification
 
 FORMAT = "gpuwin snapshot"
 VERSION = 2
-_MAGIC = b"gpuwin\x00\x01"
 _FREE = ("limits", "collect_late", "collect_merges")  # may change freely between a snapshot and its restore
-_DELAY = re.compile(r"(?<=BoundedOutOfOrderness\(delay=)datetime\.timedelta\([^)]*\)")
 _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_rows_late")
 
 
@@ -70,31 +79,19 @@ def write_snapshot(spec: Specification, plan: Plan | None, running: Running, bat
         "specification": json.dumps(described(spec)),
         "operator": json.dumps(head),
     }
-    return packed(parts, metadata, _MAGIC)
-
-
-def is_of_aggregation(data: bytes) -> bool:
-    """Whether bytes end as a snapshot of a windowed aggregation does."""
-    return has_mark(data, _MAGIC)
+    return packed(parts, metadata, MARK_OF_AGGREGATION)
 
 
 def _checked(data: object) -> bytes:
     """Snapshot as bytes, once the checksum is right."""
     snapshot = as_bytes(data)
-    if not is_of_aggregation(snapshot):
+    if not has_mark(snapshot, MARK_OF_AGGREGATION):
         if intact(snapshot):
-            raise SnapshotError("this is a snapshot of a join, and not of a WindowedAggregation")
+            raise SnapshotError(f"this is {kind_of(snapshot)}, and not of a WindowedAggregation")
         raise SnapshotError("this is not a snapshot of gpuwin, or its end is missing")
-    if not intact(snapshot, _MAGIC):
+    if not intact(snapshot, MARK_OF_AGGREGATION):
         raise SnapshotError("the snapshot is damaged: its checksum does not match its contents")
     return snapshot
-
-
-def without_delays(text: str) -> str:
-    """Text of a specification without the delays of its watermarks, which may change between a snapshot and its
-    restore where the caller says so: no state but the watermark depends on them, and that never goes back.
-    """
-    return _DELAY.sub("any", text)
 
 
 def _check_version(metadata: dict[str, str]) -> None:
@@ -133,7 +130,7 @@ def read_snapshot(
     """
     snapshot = _checked(data)
     try:
-        table = unpacked(snapshot, _MAGIC)
+        table = unpacked(snapshot, MARK_OF_AGGREGATION)
         metadata = table.metadata
         _check_version(metadata)
         _check_specification(spec, json.loads(metadata["specification"]), allow_changes)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.aggregation import WindowedAggregation
+from gpuwin.deduplication import Deduplicate, DeduplicateOperator
 from gpuwin.errors import SchemaError, SpecificationError
 from gpuwin.operator import WindowOperator
 from gpuwin.planning.ingest import as_table, check_time, found_column, last_instants, planned_time, planned_type
@@ -16,20 +17,22 @@ from gpuwin.vocabulary.watermarks import MultipleInputs
 
 
 def run(
-    spec: WindowedAggregation,
+    spec: WindowedAggregation | Deduplicate,
     batches: Iterable[Any],
     device: str = "auto",
     clock: Callable[[], int] | None = None,
 ) -> Iterator[pa.Table]:
     """Generator of one table for each batch and one for the end of the stream, all of one schema once a batch has come.
 
+    spec: of an aggregation, or of a deduplication.
     batches: any iterable of what `WindowOperator.process` takes; it is read as the tables are asked for. With
     `gw.MultipleInputs` it is of pairs, `(source, batch)`: the number of the input, and a batch of it.
 
     Raises gw.SpecificationError and gw.SchemaError at once for what is no specification and no stream of batches, and
     from the generator whatever `process` raises.
     """
-    _check(spec, "gw.run(spec, batches)")
+    if not isinstance(spec, Deduplicate):
+        _check(spec, "gw.run(spec, batches)")
     single = isinstance(batches, Mapping) or hasattr(batches, "__arrow_c_array__")
     single |= hasattr(batches, "__arrow_c_stream__") and not isinstance(batches, pa.RecordBatchReader)
     if single or not isinstance(batches, Iterable):
@@ -37,12 +40,13 @@ def run(
             f"gw.run takes an iterable of batches, not one {type(batches).__name__}: "
             "write gw.run(spec, [batch]), or gw.aggregate(batch, spec)"
         )
-    operator = spec.start(device=device, clock=clock)
-    several = isinstance(spec.watermark, MultipleInputs)
-    return _tables_of_pairs(operator, batches) if several else _tables(operator, batches)
+    operator: WindowOperator | DeduplicateOperator = spec.start(device=device, clock=clock)
+    if isinstance(operator, WindowOperator) and isinstance(spec.watermark, MultipleInputs):
+        return _tables_of_pairs(operator, batches)
+    return _tables(operator, batches)
 
 
-def _tables(operator: WindowOperator, batches: Iterable[Any]) -> Iterator[pa.Table]:
+def _tables(operator: WindowOperator | DeduplicateOperator, batches: Iterable[Any]) -> Iterator[pa.Table]:
     for batch in batches:
         yield operator.process(batch)
     yield operator.finish()

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.errors import SnapshotError
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema, with_side
 from gpuwin.joins.side import Side
@@ -21,11 +20,10 @@ from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
 from gpuwin.progress import Progress
 from gpuwin.running import bytes_of
-from gpuwin.snapshot_parts import Unpacked, as_bytes, batch_of, intact, packed, stream_of, table_of, unpacked
-from gpuwin.snapshots import is_of_aggregation, without_delays
+from gpuwin.snapshot_parts import Unpacked, batch_of, packed_of, reading, stream_of, table_of, unpacked_of
 from gpuwin.state.sessions.session_state import SessionState
 
-_VERSION = 3
+_KIND, _VERSION = "join", 3
 
 
 def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
@@ -38,8 +36,7 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
             parts[name] = stream_of(getattr(state.sides, name).to_arrow())
     known = state.schemas[0] if state.schemas[0] is not None else state.schemas[1]
     if known is not None:
-        columns = state.keys.take(np.arange(state.keys_known, dtype=np.int32))
-        parts["keys"] = stream_of(pa.record_batch(columns, names=[str(i) for i in range(len(columns))]))
+        parts["keys"] = stream_of(_keys_of(state))
     scalars: dict[str, Any] = {
         "sources": state.progress.sources,
         "watermark": state.progress.watermark,
@@ -54,41 +51,27 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
     if isinstance(state.sides, WindowSides):
         parts["sessions"] = stream_of(state.sides.sessions.to_arrow())
         scalars["closed"] = state.sides.closed
-    metadata = {"gpuwin": "join", "version": str(_VERSION), "of": plan.fingerprint, "state": json.dumps(scalars)}
-    return packed(parts, metadata)
+    return packed_of(parts, _KIND, _VERSION, plan.fingerprint, json.dumps(scalars))
+
+
+def _keys_of(state: JoinState) -> pa.Table:
+    """Columns of the keys in the order of their codes, in batches that their texts fit into."""
+    schema = pa.schema([(str(i), type_) for i, type_ in enumerate(state.keys.types)])
+    known = state.keys.parts(np.arange(state.keys_known, dtype=np.int32))
+    return pa.Table.from_batches([pa.record_batch(columns, schema=schema) for _, columns in known], schema)
 
 
 def state_of(plan: JoinPlan, data: bytes, allow_changes: bool = False) -> JoinState:
     """State that a snapshot was taken of; with `allow_changes` the delays of the watermark may differ. Raises
     SnapshotError, saying why, if it cannot be read.
     """
-    snapshot = as_bytes(data)
-    if is_of_aggregation(snapshot):
-        raise SnapshotError("this is a snapshot of a WindowedAggregation, and not of a join")
-    if not intact(snapshot):
-        raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
-    try:
-        return _read(plan, unpacked(snapshot), allow_changes)
-    except SnapshotError:
-        raise
-    except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
-        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+    with reading():
+        return _read(plan, unpacked_of(data, _KIND, _VERSION, plan.fingerprint, allow_changes))
 
 
-def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
-    metadata = table.metadata
-    if metadata.get("gpuwin") != "join":
-        raise SnapshotError("this is not a snapshot of a join")
-    if int(metadata["version"]) != _VERSION:
-        raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads version {_VERSION}")
-    may_change = without_delays(metadata["of"]) == without_delays(plan.fingerprint)
-    if metadata["of"] != plan.fingerprint and not (may_change and allow_changes):
-        hint = "\nTo go on with the other delay nevertheless: restore(..., allow_changes=True)" if may_change else ""
-        raise SnapshotError(
-            f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}{hint}"
-        )
+def _read(plan: JoinPlan, table: Unpacked) -> JoinState:
     parts = table.parts()
-    scalars = json.loads(metadata["state"])
+    scalars = json.loads(table.metadata["state"])
     state = fresh_state(plan)
     for number, name in enumerate(SIDE_NAMES):
         if name in parts:
@@ -103,7 +86,7 @@ def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
             side = Side.from_arrow(types, rows)
             state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:
-        keys = batch_of(parts["keys"])
+        keys = table_of(parts["keys"])
         state.keys.encode(keys.columns, keys.num_rows)
     if isinstance(state.sides, WindowSides):
         sessions = SessionState.from_arrow(NO_COLUMNS, batch_of(parts["sessions"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -20,6 +20,7 @@ from gpuwin.joins.side import Alone
 from gpuwin.joins.snapshots import state_of
 from gpuwin.joins.windows import Keep, WindowLogic
 from gpuwin.progress import WatermarkRule
+from gpuwin.vocabulary.column_names import column_names
 from gpuwin.vocabulary.durations import Duration, as_timedelta, micros
 from gpuwin.vocabulary.instant import check_clock
 from gpuwin.vocabulary.limits import Limits
@@ -36,20 +37,6 @@ from gpuwin.vocabulary.windows import (
 How = Literal["inner", "left", "right", "full", "semi", "anti", "cogroup"]
 SideWatermark = BoundedOutOfOrderness | ExplicitWatermark | EventClock
 _IN_ORDER = BoundedOutOfOrderness("0 seconds")
-
-
-def _names(keys: Sequence[str], least: int = 1) -> tuple[str, ...]:
-    """Names of key columns, as a tuple. `least`: how many there must be, 0 or 1."""
-    if isinstance(keys, str):
-        raise SpecificationError(f"keys is a list of column names: write [{keys!r}]")
-    if not isinstance(keys, Iterable) or isinstance(keys, Set | Mapping):
-        raise SpecificationError(f"keys is a list of column names, not {keys!r}")
-    names = tuple(keys)
-    named = all(isinstance(name, str) and name for name in names)
-    if len(names) < least or not named or len(set(names)) < len(names):
-        some = "one or more different" if least else "different"
-        raise SpecificationError(f"a join needs {some} key columns, not {list(names)!r}")
-    return names
 
 
 def _check_how(how: str, allowed: Sequence[str], what: str = "how") -> None:
@@ -185,7 +172,7 @@ class WindowJoin(_Join):
     collect_late: bool = field(default=False, repr=False)  # no part of the fingerprint: it may change at a restore
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _names(self.keys, least=0))
+        object.__setattr__(self, "keys", column_names(self.keys, "a join", least=0))
         if not isinstance(self.window, Window):
             raise SpecificationError(f'window is for example gw.TumblingWindow("10 minutes"), not {self.window!r}')
         carried = isinstance(self.window, InheritedWindow)
@@ -261,7 +248,7 @@ class IntervalJoin(_Join):
     collect_late: bool = field(default=False, repr=False)  # no part of the fingerprint: it may change at a restore
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _names(self.keys))
+        object.__setattr__(self, "keys", column_names(self.keys, "a join"))
         _check_parts(self)
         _check_how(self.how, [how for how in get_args(How) if how != "cogroup"])
         _rule(self.watermark, self.semantics)
@@ -300,7 +287,7 @@ class AsOfJoin(_Join):
     collect_late: bool = field(default=False, repr=False)  # no part of the fingerprint: it may change at a restore
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _names(self.keys))
+        object.__setattr__(self, "keys", column_names(self.keys, "a join"))
         _check_parts(self)
         _check_how(self.how, ("left", "inner", "semi", "anti"))
         _rule(self.watermark, self.semantics)
@@ -350,7 +337,7 @@ class HashJoin(_Join):
     limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _names(self.keys))
+        object.__setattr__(self, "keys", column_names(self.keys, "a join"))
         _check_parts(self)
         _check_how(self.how, get_args(How))
 

@@ -43,6 +43,8 @@ _PARTS: Final = {
     "DynamicEventTimeSessionWindows session session_window",
     "GlobalWindow": "GlobalWindows",
     "AsOfJoin": "AsofJoin ASOFJoin merge_asof join_asof asof_join TemporalJoin temporal_join",
+    "Deduplicate": "dropDuplicates drop_duplicates dropDuplicatesWithinWatermark deduplicate dedup Dedup Deduplication "
+    "RemoveDuplicates remove_duplicates drop_duplicates_within_watermark",
     "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness "
     "for_bounded_out_of_orderness WatermarkStrategy",
     "OnClose": "Append AfterWatermark EventTimeTrigger OnWindowClose Suppress suppress EmitFinal",

@@ -13,7 +13,7 @@ import pytest
 
 import gpuwin as gw
 from gpuwin import snapshots
-from gpuwin.snapshot_parts import packed, stream_of, unpacked
+from gpuwin.snapshot_parts import MARK_OF_AGGREGATION, packed, stream_of, unpacked
 
 
 def spec(**more: Any) -> gw.WindowedAggregation:
@@ -90,7 +90,7 @@ def test_another_specification_is_refused_and_named(change: dict[str, Any], name
 
 def test_what_is_not_a_snapshot_is_refused() -> None:
     body = stream_of(rows(1).to_batches()[0])
-    forged = body + snapshots._MAGIC + hashlib.sha256(body).digest()
+    forged = body + MARK_OF_AGGREGATION + hashlib.sha256(body).digest()
     for data in (b"", b"gpuwin", body, forged, "text", None):
         with pytest.raises(gw.SnapshotError):
             spec().restore(data)  # type: ignore[arg-type]
@@ -150,10 +150,10 @@ def test_a_snapshot_without_the_schema_of_its_batches() -> None:
     op = late.start()
     batch = pa.table({"t": pa.array([1], pa.timestamp("s")), "v": [1]})
     op.process(batch)
-    table = unpacked(op.snapshot(), snapshots._MAGIC)
+    table = unpacked(op.snapshot(), MARK_OF_AGGREGATION)
     parts = {name: data for name, data in table.parts().items() if name != "batches"}
     parts["late.0"] = stream_of(batch.schema.empty_table())
-    again = late.restore(packed(parts, table.metadata, snapshots._MAGIC))
+    again = late.restore(packed(parts, table.metadata, MARK_OF_AGGREGATION))
     assert again.late_rows().schema == again.late_rows().schema == batch.schema
     assert again.snapshot() == op.snapshot()
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-BESIDE = {"__init__", "joins", "demo", "cli", "doctor", "warm"}
+BESIDE = {"__init__", "joins", "deduplication", "demo", "cli", "doctor", "warm"}
 
 
 def rooms() -> list[str]:

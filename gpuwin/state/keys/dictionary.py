@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -117,23 +117,27 @@ class KeyDictionary:
         column = self._columns[0].kept(used) if len(self._columns) == 1 else None
         if column is not None:
             smaller._columns = [column]
-        elif len(used):
-            self._give(smaller, used)
+        else:
+            for _, columns in self.parts(used):
+                smaller.encode(columns, len(columns[0]))
         return smaller, renumbered
 
-    def _give(self, other: KeyDictionary, codes: np.ndarray) -> None:
-        """Encodes the keys of some codes in another dictionary, in parts whose texts have room behind offsets of
-        32 bits.
+    def parts(self, codes: np.ndarray) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Key columns of some codes (int32[n]), as of `take`, in parts whose texts have room behind offsets of 32 bits;
+        each with the place of its first code.
         """
-        try:
-            columns = self.take(codes)
-        except pa.ArrowInvalid:
-            if len(codes) < 2:
-                raise
-            for part in np.array_split(codes, 2):
-                self._give(other, part)
-            return
-        other.encode(columns, len(codes))
+        pending = [(0, codes)] if len(codes) else []
+        while pending:
+            at, some = pending.pop()
+            try:
+                columns = self.take(some)
+            except pa.ArrowInvalid:
+                if len(some) < 2:
+                    raise
+                half = len(some) // 2
+                pending += [(at + half, some[half:]), (at, some[:half])]
+            else:
+                yield at, columns
 
     def __len__(self) -> int:
         if not self._columns:
