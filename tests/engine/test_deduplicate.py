@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin.deduplication import remembered_keys
-from gpuwin.state.keys.dictionary import FEW_KEYS
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 
 MIN = np.iinfo(np.int64).min
 SECOND = 1_000_000
@@ -276,3 +276,25 @@ def test_snapshots_of_something_else_are_refused() -> None:
         windows.restore(data)
     with pytest.raises(gw.SnapshotError, match="of a WindowedAggregation, and not of a deduplication"):
         spec.restore(windows.start().snapshot())
+
+
+def test_keys_whose_texts_have_no_room_in_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 2 GiB, for which nine at once stand here."""
+    take = KeyDictionary.take
+
+    def fits(self: KeyDictionary, codes: np.ndarray) -> list[pa.Array]:
+        if len(codes) > 8:
+            raise pa.ArrowInvalid("Failed casting from large_binary to binary: input array too large")
+        return take(self, codes)
+
+    monkeypatch.setattr(KeyDictionary, "take", fits)
+    batch = pa.table({"k": [f"key {i}" for i in range(50)], "n": range(50)})
+    spec, join = gw.Deduplicate(["k"]), gw.HashJoin(["k"])
+    op, joined = spec.start(), join.start()
+    op.process(batch)
+    joined.process(left=batch)
+    assert numbers(spec.restore(op.snapshot()).process(pa.table({"k": ["key 49", "new", "key 0"], "n": range(3)}))) == [
+        1
+    ]
+    met = join.restore(joined.snapshot()).process(right=pa.table({"k": ["key 49", "new"], "m": range(2)}))
+    assert met.select(["n", "m"]).to_pylist() == [{"n": 49, "m": 0}]
