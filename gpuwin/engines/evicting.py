@@ -1,13 +1,13 @@
-"""Engine of windows with an evictor: the rows of each window are kept, in order of arrival, and visited one by one.
+"""Engine of windows with an evictor: the rows of each window are kept, in order of arrival.
 
 A trigger fires when it would without the evictor, which says only what rows a firing sees and what rows stay. What a
-firing sees depends on what those before it evicted, so nothing can be merged beforehand: a batch costs a step of Python
-for each row and window. The results of many firings of a batch are then computed at once.
+firing sees depends on what those before it evicted, so nothing can be merged beforehand: the windows of a batch are
+visited row by row (`gpuwin_kernels.cpu.evictors`), and then the results of many firings are computed at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.contents import until_of
-from gpuwin.engines.triggers.firings import BatchTime, Firings, Visits, firings_of
+from gpuwin.engines.triggers.firings import BatchTime, Visits, firings_of
 from gpuwin.engines.triggers.ledger import Ledger
 from gpuwin.engines.triggers.rule import TriggerRule
 from gpuwin.grid import WindowGrid
@@ -34,32 +34,29 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import dead_keys
 from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.physical import words_of
+from gpuwin.state.rows.held_windows import HeldWindows
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, worth_a_file
 from gpuwin.vocabulary.durations import INT64_MAX, micros
-from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
+from gpuwin.vocabulary.evictors import Evictor, KeepLast, KeepWithin
 from gpuwin.vocabulary.triggers import Trigger
 from gpuwin_kernels.cpu.distinct_codes import distinct_codes
+from gpuwin_kernels.cpu.evictors import (
+    LAST,
+    WITHIN,
+    Keeps,
+    joined_stretches,
+    keeps_near,
+    union_of_windows,
+    visit_windows,
+)
 
 _CHUNKS = 64  # of a column in memory, before they become one
-_WINDOW, _PLACE = 420, 8  # bytes: the Python objects of a window, and a row's number in it
-_AHEAD = 64  # rows that a window's next firings are sure to find in place
 _ROWS = 1 << 20  # of firings whose results are computed at once
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Window: places of its rows among all rows that are kept, ascending, the count of rows as in a `Ledger`, and
-    whether it has closed.
-    """
-
-    rows: np.ndarray  # int64
-    count: int
-    closed: bool
-
-
 _NONE = np.empty(0, np.int64)
-_NEW = Held(_NONE, 0, False)
+_NO_FLOATS, _NO_FLAGS = np.empty(0, np.float64), np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,65 +89,54 @@ class RowPool:
 
 @dataclass(frozen=True)
 class EvictingWindows:
-    """State of windows with an evictor: all rows that a window holds, and the windows by (code, window).
+    """State of windows with an evictor: all rows that a window holds, and the windows.
 
-    uses: of each row, the number of windows that hold it. first_end, first_open_end: no window ends before, and none
-    that has not closed. The first `on_disk` chunks of the pool's columns are on disk.
+    uses: of each row, the number of windows that hold it. The first `on_disk` chunks of the pool's columns are on disk.
     """
 
     keys: KeyDictionary
     pool: RowPool
-    windows: dict[tuple[int, int], Held]
+    windows: HeldWindows
     uses: np.ndarray  # int32[rows]
-    first_end: int
-    first_open_end: int
     on_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Firing:
-    """One firing: the window, the rows that its result is made of, and its timing."""
-
-    code: int
-    window: int
-    rows: np.ndarray  # int64
-    timing: int
-
-
-class _Reach:
-    """Rows of one window while a batch is applied. What a firing sees is a part of `buffer` where it can be, so that
-    firings which see almost the same rows share them.
+class _Taking:
+    """Windows of the state and of a batch together, sorted by (window, code), and those that take part in the batch:
+    that rows come to, or that close.
     """
 
-    def __init__(self, held: np.ndarray, new: np.ndarray) -> None:
-        self.buffer, self.lo, self.hi = held, 0, len(held)
-        self.new, self.at = new, 0  # of the rows that the batch brings, those before `at` are in the window
+    code: np.ndarray  # int32[n]
+    window: np.ndarray  # int64[n]
+    end: np.ndarray  # int64[n]
+    held: np.ndarray  # int64[n], places among the windows of the state; -1: none of them
+    part: np.ndarray  # bool[n]
 
-    def upto(self, rank: int) -> np.ndarray:
-        """Rows of the window, with the first `rank` new ones."""
-        more = rank - self.at
-        if self.hi + more > len(self.buffer):
-            size = self.hi - self.lo
-            ahead = self.new[self.at : rank + size + _AHEAD]
-            self.buffer, self.lo, self.hi = np.concatenate((self.buffer[self.lo : self.hi], ahead)), 0, size
-        self.at, self.hi = rank, self.hi + more
-        return self.buffer[self.lo : self.hi]
 
-    def keep(self, stay: np.ndarray) -> np.ndarray:
-        """Rows that go when those at these places, which ascend, stay of what `upto` gave."""
-        rows = self.buffer[self.lo : self.hi]
-        number = len(rows) - len(stay)
-        if not len(stay) or stay[0] == number:  # the last ones stay
-            self.lo += number
-            return rows[:number]
-        goes = np.ones(len(rows), bool)
-        goes[stay] = False
-        self.buffer, self.lo, self.hi = rows[stay], 0, len(stay)
-        return rows[goes]
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Rows that each firing sees, buffer[lo[f]:hi[f]], with its window's key and number, and its timing."""
 
-    def rows(self) -> np.ndarray:
-        """All rows of the window after the batch, in memory of their own."""
-        return np.concatenate((self.buffer[self.lo : self.hi], self.new[self.at :]))
+    buffer: np.ndarray  # int64[k], places in the pool
+    lo: np.ndarray  # int64[firings]
+    hi: np.ndarray
+    code: np.ndarray  # int32[firings]
+    window: np.ndarray  # int64[firings]
+    timing: np.ndarray
+
+    def take(self, at: np.ndarray) -> _Seen:
+        return _Seen(self.buffer, self.lo[at], self.hi[at], self.code[at], self.window[at], self.timing[at])
+
+    def parts(self) -> Iterator[_Seen]:
+        """Firings in parts of few rows: those of one firing, or not more than `_ROWS` in all."""
+        upto = np.cumsum(self.hi - self.lo)
+        begin = 0
+        while begin < len(upto):
+            before = upto[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(upto, before + _ROWS, "right")))
+            yield self.take(np.arange(begin, end))
+            begin = end
 
 
 class EvictingEngine:
@@ -162,13 +148,15 @@ class EvictingEngine:
         self.plan = plan
         self.rule = rule
         self.trigger = TriggerRule.of(plan.spec)
-        self.evictor = emit.evict
+        assert emit.evict is not None
+        self.evictor: Evictor = emit.evict
         self.grid = WindowGrid.of(plan.spec.window)
         self.bounds = Bounds.of(plan.spec)
 
     def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
         columns = {name: pa.chunked_array([], type_) for name, type_ in self.plan.values.items()}
-        return self._of(KeyDictionary(self.plan.key_types), RowPool(columns, _NONE, _NONE), {})
+        no_rows = RowPool(columns, _NONE, _NONE)
+        return EvictingWindows(KeyDictionary(self.plan.key_types), no_rows, HeldWindows.none(), _NONE.astype(np.int32))
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
@@ -193,181 +181,147 @@ class EvictingEngine:
         place = len(state.pool)  # of the first row
         pool = state.pool.with_rows(rows, state.on_disk) if len(rows) else state.pool
         uses = np.concatenate((state.uses, np.bincount(assigned.row, minlength=len(rows)).astype(np.int32)))
-        state = replace(state, pool=pool, windows=dict(state.windows), uses=uses)
-        which, visits = self._visits(state, assigned, before, watermark)
-        held = [state.windows.get(one, _NEW) for one in which]
-        none = np.zeros(len(which), np.int64)
+        state = replace(state, pool=pool, uses=uses)
+        taking, visits = self._visits(state.windows, assigned, before, watermark)
+        some = np.flatnonzero(taking.part)
+        there = taking.held[some]
         ledger = replace(
-            Ledger.fresh(len(which), 0),
-            count=np.array([one.count for one in held], np.int64),
-            closed=np.array([one.closed for one in held], np.int64),
+            Ledger.fresh(len(some), 0),
+            count=_of_held(state.windows.count, there),
+            closed=_of_held(state.windows.closed, there).astype(np.int64),
         )
         # Of the times, only triggers by time take notice.
+        none = np.zeros(len(some), np.int64)
         fired, ledger = firings_of(self.trigger, ledger, visits, none, none, none, none, BatchTime(0, False))
-        firings, evicted = self._visited(state, which, visits, fired, ledger, place)
+        lo, hi = _of_held(state.windows.first[:-1], there), _of_held(state.windows.first[1:], there)
+        fires = np.searchsorted(fired.window, np.arange(len(some) + 1))
+        new = visits.row + place
+        compared = self._compared(state, lo, hi, new, visits, fires)
+        buffer, seen_lo, seen_hi, *left, gone = visit_windows(
+            *compared, state.windows.rows, lo, hi, new, visits.first, fires, fired.rank
+        )
+        at = some[fired.window]
+        seen = _Seen(buffer, seen_lo, seen_hi, taking.code[at], taking.window[at], fired.timing)
         happens = np.argsort(until_of(fired, visits, rows), kind="stable")
-        state, ended = self._without_ended(state, which, watermark)
-        results = [
-            batch for some in _parted([firings[at] for at in happens.tolist()]) for batch in self._emitted(state, some)
-        ]
-        np.subtract.at(state.uses, _joined([*evicted, *ended]), 1)
-        return self._without_unused(state), results
+        results = self._emitted(state, seen.take(happens[(seen.lo < seen.hi)[happens]]))
+        windows, ended = self._left(state.windows, taking, ledger, (buffer, left[0], left[1]), watermark)
+        np.subtract.at(state.uses, np.concatenate((gone, ended)), 1)
+        return self._without_unused(replace(state, windows=windows)), results
 
-    def _visits(
-        self, state: EvictingWindows, assigned: Assigned, before: int, watermark: int
-    ) -> tuple[list[tuple[int, int]], Visits]:
-        """Windows that rows visit or that close, sorted by window and key, and the visits of each."""
-        closing = self.bounds.closing(watermark)
-        ending = self._ending(state, closing) if state.first_open_end <= closing else []
-        rows: dict[tuple[int, int], list[int]] = {one: [] for one in ending if not state.windows[one].closed}
-        for row, code, window in zip(
-            assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True
-        ):
-            rows.setdefault((code, window), []).append(row)
-        which = sorted(rows, key=lambda one: one[::-1])
-        end = self._ends(which)
-        size = np.array([len(rows[one]) for one in which], np.int64)
-        was = np.array([state.windows.get(one, _NEW).closed for one in which], bool)
-        opened = np.array([one not in state.windows for one in which], bool)
-        after_end = opened & (end <= self.bounds.closing(before))
+    def _visits(self, windows: HeldWindows, assigned: Assigned, before: int, watermark: int) -> tuple[_Taking, Visits]:
+        """Windows of the state and the batch, and the visits of those that take part in it."""
+        order = np.lexsort((assigned.code, assigned.window))  # which is stable: rows stay in order of arrival
+        code, window = assigned.code[order], assigned.window[order]
+        begins = np.ones(len(order), bool)
+        begins[1:] = (code[1:] != code[:-1]) | (window[1:] != window[:-1])
+        first = np.append(np.flatnonzero(begins), len(order))
+        code, window = code[begins], window[begins]
+        held, came = union_of_windows(windows.window, windows.code, window, code)
+        known = held >= 0
+        of_code, of_window = np.empty(len(held), np.int32), np.empty(len(held), np.int64)
+        of_code[known], of_window[known] = windows.code[held[known]], windows.window[held[known]]
+        of_code[~known], of_window[~known] = code[came[~known]], window[came[~known]]
+        end = self.grid.ends(of_window)
+        was = _of_held(windows.closed, held)
+        closing = ~was & (end <= self.bounds.closing(watermark))
+        part = (came >= 0) | closing
+        size = np.where(came >= 0, np.diff(first)[came], 0)[part] if len(first) > 1 else np.zeros(int(part.sum()), int)
+        after_end = (~known & (end <= self.bounds.closing(before)))[part]
         # A window whose first row comes after its end fires on time with that row, or with all of the batch.
         most = np.where(after_end & self.trigger.late_by_row, 1, size)
-        row = np.array([row for one in which for row in rows[one]], np.int64)
-        first = np.concatenate(([0], np.cumsum(size)))
-        return which, Visits(row, first, np.where(was, 0, most), ~was & (end <= closing), after_end)
+        visits = Visits(
+            assigned.row[order],
+            np.concatenate(([0], np.cumsum(size))),
+            np.where(was[part], 0, most),
+            closing[part],
+            after_end,
+        )
+        return _Taking(of_code, of_window, end, held, part), visits
 
-    def _visited(
+    def _left(
         self,
-        state: EvictingWindows,
-        which: list[tuple[int, int]],
-        visits: Visits,
-        fired: Firings,
+        windows: HeldWindows,
+        taking: _Taking,
         ledger: Ledger,
-        place: int,
-    ) -> tuple[list[_Firing], list[np.ndarray]]:
-        """Firings with what the evictor leaves to each, and the rows that it took out of windows. Puts the windows as
-        they are then into the state.
+        visited: tuple[np.ndarray, np.ndarray, np.ndarray],
+        watermark: int,
+    ) -> tuple[HeldWindows, np.ndarray]:
+        """Windows after a batch without those that this watermark evicts, and the rows of these. `visited`: the rows
+        of windows that took part, as stretches of a buffer.
         """
-        assert self.evictor is not None
-        firings: list[_Firing] = []
-        evicted: list[np.ndarray] = []
-        pooled = visits.row + place
-        values = self._compared(state, which, visits, fired, pooled)
-        first, until = visits.first.tolist(), np.searchsorted(fired.window, np.arange(len(which)), "right").tolist()
-        rank, timing = fired.rank.tolist(), fired.timing.tolist()
-        for number, one in enumerate(which):
-            reach = _Reach(state.windows.get(one, _NEW).rows, pooled[first[number] : first[number + 1]])
-            for firing in range(len(firings), until[number]):
-                rows = reach.upto(rank[firing])
-                stay = self._stay(rows, state.pool.time, values)
-                if len(stay) < len(rows):
-                    evicted.append(reach.keep(stay))
-                left = reach.upto(rank[firing])
-                firings.append(_Firing(*one, rows if self.evictor.after else left, timing[firing]))
-            state.windows[one] = Held(reach.rows(), int(ledger.count[number]), bool(ledger.closed[number]))
-        return firings, evicted
-
-    def _ends(self, which: list[tuple[int, int]]) -> np.ndarray:
-        return self.grid.ends(np.array([window for _, window in which], np.int64))
-
-    def _ending(self, state: EvictingWindows, upto: int) -> list[tuple[int, int]]:
-        """Windows of the state that end by then."""
-        distinct = np.array(list({window for _, window in state.windows}), np.int64)
-        over = set(distinct[self.grid.ends(distinct) <= upto].tolist())
-        return [one for one in state.windows if one[1] in over] if over else []
-
-    def _without_ended(
-        self, state: EvictingWindows, visited: list[tuple[int, int]], watermark: int
-    ) -> tuple[EvictingWindows, list[np.ndarray]]:
-        """State without the windows that are evicted by this watermark, and their rows. The batch `visited` some."""
-        windows, upto = state.windows, self.bounds.evicting(watermark)
-        first_end, first_open_end = self._first_ends((one, windows[one]) for one in visited)
-        first_end, first_open_end = min(first_end, state.first_end), min(first_open_end, state.first_open_end)
-        ended = [windows.pop(one).rows for one in self._ending(state, upto)] if first_end <= upto else []
-        if ended or first_open_end <= self.bounds.closing(watermark):  # all those windows have closed
-            first_end, first_open_end = self._first_ends(windows.items())
-        return replace(state, first_end=first_end, first_open_end=first_open_end), ended
-
-    def _first_ends(self, windows: Iterable[tuple[tuple[int, int], Held]]) -> tuple[int, int]:
-        """First end of some windows, and of those that have not closed; the largest int64 where there is none."""
-        every, open_ = set[int](), set[int]()
-        for (_, window), held in windows:
-            every.add(window)
-            if not held.closed:
-                open_.add(window)
-        some = [self.grid.ends(np.array(list(each), np.int64)) for each in (every, open_)]
-        return int(some[0].min(initial=INT64_MAX)), int(some[1].min(initial=INT64_MAX))
+        buffer, left_lo, left_hi = visited
+        part, held = taking.part, taking.held
+        lo, hi = _of_held(windows.first[:-1], held), _of_held(windows.first[1:], held)
+        count, closed = _of_held(windows.count, held), _of_held(windows.closed, held)
+        lo[part], hi[part], count[part], closed[part] = left_lo, left_hi, ledger.count, ledger.closed != 0
+        ends = taking.end <= self.bounds.evicting(watermark)
+        rows, first = joined_stretches(windows.rows, buffer, part[~ends], lo[~ends], hi[~ends])
+        ended, _ = joined_stretches(windows.rows, buffer, part[ends], lo[ends], hi[ends])
+        stay = ~ends
+        return HeldWindows(taking.code[stay], taking.window[stay], first, rows, count[stay], closed[stay]), ended
 
     # -- firings -----------------------------------------------------------------------------------------------------
 
     def _compared(
         self,
         state: EvictingWindows,
-        which: list[tuple[int, int]],
+        lo: np.ndarray,
+        hi: np.ndarray,
+        new: np.ndarray,
         visits: Visits,
-        fired: Firings,
-        pooled: np.ndarray,
-    ) -> np.ndarray:
-        """Values that `KeepNear` compares, in a type that holds all of an int64, at the places of the rows that a
-        window which fires may hold; empty for the other evictors.
+        fires: np.ndarray,
+    ) -> tuple[Keeps, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Rule of the evictor, and what it compares of the rows of the pool: times, and values (int64 or float64, and
+        whether there is one) at the places of those that a window which fires may hold.
         """
-        if not isinstance(self.evictor, KeepNear):
-            return np.empty(0)
-        rows = []
-        for number in np.unique(fired.window).tolist():
-            rows += [
-                state.windows.get(which[number], _NEW).rows,
-                pooled[visits.first[number] : visits.first[number + 1]],
-            ]
-        at = _joined(rows)
-        column = state.pool.columns[self.evictor.column].take(pa.array(at)).combine_chunks()
-        values = np.empty(len(state.pool), np.longdouble)
-        values[at] = np.where(np.asarray(column.is_valid()), words_of(column, None)[0].astype(np.longdouble), np.nan)
-        return values
-
-    def _stay(self, rows: np.ndarray, time: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Places of the rows that the evictor leaves of these, ascending."""
-        evictor, n = self.evictor, len(rows)
-        if not n:
-            return _NONE
+        evictor = self.evictor
         if isinstance(evictor, KeepLast):
-            return np.arange(n - min(evictor.rows, n), n)
+            rule = Keeps(LAST, evictor.after, min(evictor.rows, INT64_MAX))
+            return rule, state.pool.time, _NONE, _NO_FLOATS, _NO_FLAGS
         if isinstance(evictor, KeepWithin):
             assert isinstance(evictor.span, timedelta)
-            times = time[rows]
-            return np.flatnonzero(times > int(times.max()) - micros(evictor.span))
-        assert isinstance(evictor, KeepNear)
-        return np.flatnonzero(~(values[rows[-1]] - values[rows] >= evictor.threshold))
+            rule = Keeps(WITHIN, evictor.after, max(micros(evictor.span), 0))
+            return rule, state.pool.time, _NONE, _NO_FLOATS, _NO_FLAGS
+        column = state.pool.columns[evictor.column]
+        some = np.flatnonzero(np.diff(fires))
+        no_second = np.zeros(len(some), bool)
+        held, _ = joined_stretches(state.windows.rows, _NONE, no_second, lo[some], hi[some])
+        came, _ = joined_stretches(new, _NONE, no_second, visits.first[some], visits.first[some + 1])
+        at = np.concatenate((held, came))
+        taken = column.take(pa.array(at)).combine_chunks()
+        is_float = pa.types.is_floating(column.type)
+        values = np.empty(len(state.pool), np.float64 if is_float else np.int64)
+        valid = np.empty(len(state.pool), np.uint8)
+        values[at], valid[at] = words_of(taken, None)[0], np.asarray(taken.is_valid())
+        rule = keeps_near(evictor.threshold, evictor.after, is_float)
+        return rule, state.pool.time, _NONE if is_float else values, values if is_float else _NO_FLOATS, valid
 
-    def _emitted(self, state: EvictingWindows, firings: Sequence[_Firing]) -> list[pa.RecordBatch]:
-        firings = [firing for firing in firings if len(firing.rows)]
-        if not firings:
-            return []
-        size = np.array([len(firing.rows) for firing in firings])
-        row = np.concatenate([firing.rows for firing in firings])
-        number = np.repeat(np.arange(len(firings)), size)
+    def _emitted(self, state: EvictingWindows, seen: _Seen) -> list[pa.RecordBatch]:
+        """Results of firings, in this order, each of which sees a row."""
+        return [self._result(state, part) for part in seen.parts()]
+
+    def _result(self, state: EvictingWindows, seen: _Seen) -> pa.RecordBatch:
+        firings = len(seen.lo)
+        row, first = joined_stretches(seen.buffer, _NONE, np.zeros(firings, bool), seen.lo, seen.hi)
+        number = np.repeat(np.arange(firings), np.diff(first))
         row = row[_in_time(state.pool.time[row], state.pool.seq[row], number)]
         rows = state.pool.take(row)
         heap = BytesHeap()
         units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
-        start = (empty_cells(self.plan.layout, len(firings)), np.arange(len(firings)))
-        cells = merge_parts(self.plan.layout, [start, (units, number)], len(firings), heap)
-        hi = np.cumsum(size)
+        start = (empty_cells(self.plan.layout, firings), np.arange(firings))
+        cells = merge_parts(self.plan.layout, [start, (units, number)], firings, heap)
         kept = tuple(rows.columns[name] for name in self.plan.row_names)
-        slices = RowSlices(number.astype(np.int32), rows.time, rows.seq, kept, hi - size, hi)
-        code = np.array([firing.code for firing in firings], np.int32)
-        window = np.array([firing.window for firing in firings])
+        slices = RowSlices(number.astype(np.int32), rows.time, rows.seq, kept, first[:-1], first[1:])
         values = finished(self.plan, cells, heap, slices)
-        bounds = self.grid.starts(window), self.grid.ends(window)
-        timing = np.array([firing.timing for firing in firings])
-        return [result(self.plan, state.keys, code, *bounds, values, timing)]
+        bounds = self.grid.starts(seen.window), self.grid.ends(seen.window)
+        return result(self.plan, state.keys, seen.code, *bounds, values, seen.timing)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: EvictingWindows) -> tuple[int, int]:
         columns = (chunk for column in state.pool.columns.values() for chunk in column.chunks[state.on_disk :])
         size = sum(chunk.nbytes for chunk in columns) + 20 * len(state.pool) + state.keys.nbytes
-        return len(state.pool), size + sum(_WINDOW + _PLACE * len(held.rows) for held in state.windows.values())
+        return len(state.pool), size + state.windows.nbytes
 
     def cells(self, state: EvictingWindows) -> int:
         return self.size(state)[0]
@@ -376,13 +330,11 @@ class EvictingEngine:
         """State without the keys that have no window, once they are the majority of the dictionary."""
         if self.rule.per_key or not dead_keys.may_be_many(state.keys, len(state.windows)):
             return state
-        used = distinct_codes(np.fromiter((code for code, _ in state.windows), np.int32, len(state.windows)))
-        found = dead_keys.without(state.keys, used)
+        found = dead_keys.without(state.keys, distinct_codes(state.windows.code))
         if found is None:
             return state
         keys, new_code = found
-        windows = {(int(new_code[code]), window): held for (code, window), held in state.windows.items()}
-        return replace(state, keys=keys, windows=windows)
+        return replace(state, keys=keys, windows=state.windows.recoded(new_code))
 
     def names(self, state: EvictingWindows) -> Names:
         return Names(state.keys, BytesHeap())
@@ -411,62 +363,41 @@ class EvictingEngine:
         pool = state.pool
         columns = [pa.array(pool.time), pa.array(pool.seq), *(c.combine_chunks() for c in pool.columns.values())]
         rows = pa.record_batch(columns, names=["time", "seq", *(f"column {name}" for name in pool.columns)])
-        held = list(state.windows.values())
-        windows = pa.record_batch(
-            [
-                pa.array([code for code, _ in state.windows], pa.int64()),
-                pa.array([window for _, window in state.windows], pa.int64()),
-                pa.array([h.rows for h in held], pa.list_(pa.int64())),
-                pa.array([h.count for h in held], pa.int64()),
-                pa.array([h.closed for h in held], pa.bool_()),
-            ],
-            names=["code", "window", "rows", "count", "closed"],
-        )
-        return {"keys": key_part(state.keys), "pool": rows, "windows": with_numbers(windows, evicting=1)}
+        return {
+            "keys": key_part(state.keys),
+            "pool": rows,
+            "windows": with_numbers(state.windows.to_arrow(), evicting=1),
+        }
 
     def load(self, parts: Parts) -> EvictingWindows:
-        pool, windows = parts["pool"], parts["windows"]
+        pool = parts["pool"]
         columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.values}
-        held = {
-            (row["code"], row["window"]): Held(np.array(row["rows"], np.int64), row["count"], row["closed"])
-            for row in windows.to_pylist()
-        }
         rows = RowPool(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
-        return self._of(keys_of(self.plan.key_types, parts["keys"]), rows, held)
-
-    def _of(self, keys: KeyDictionary, pool: RowPool, windows: dict[tuple[int, int], Held]) -> EvictingWindows:
-        """State of these windows, whose columns are in memory."""
-        uses = np.bincount(_joined([held.rows for held in windows.values()]), minlength=len(pool)).astype(np.int32)
-        return EvictingWindows(keys, pool, windows, uses, *self._first_ends(windows.items()))
+        windows = HeldWindows.from_arrow(parts["windows"])
+        uses = np.bincount(windows.rows, minlength=len(rows)).astype(np.int32)
+        return EvictingWindows(keys_of(self.plan.key_types, parts["keys"]), rows, windows, uses)
 
     def _without_unused(self, state: EvictingWindows) -> EvictingWindows:
         """State without the rows that no window holds any more, once these are the majority. It renumbers the rest."""
         number = int(np.count_nonzero(state.uses))
-        if state.windows and len(state.pool) <= 2 * number + 64:
+        if len(state.windows) and len(state.pool) <= 2 * number + 64:
             return state
         used = np.flatnonzero(state.uses)
         place = np.full(len(state.pool), -1)
         place[used] = np.arange(number)
-        windows = {which: replace(held, rows=place[held.rows]) for which, held in state.windows.items()}
         rows = state.pool.take(used)
         columns = {name: pa.chunked_array([column]) for name, column in rows.columns.items()}
         pool = RowPool(columns, rows.time, rows.seq)
+        windows = state.windows.with_places(place)
         return replace(state, pool=pool, windows=windows, uses=state.uses[used], on_disk=0)
 
 
-def _joined(rows: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(rows) if rows else _NONE
-
-
-def _parted(firings: Sequence[_Firing]) -> Iterator[Sequence[_Firing]]:
-    """Firings in parts of few rows: those of one firing, or not more than `_ROWS` in all."""
-    begin, size = 0, 0
-    for at, firing in enumerate(firings):
-        if at > begin and size + len(firing.rows) > _ROWS:
-            yield firings[begin:at]
-            begin, size = at, 0
-        size += len(firing.rows)
-    yield firings[begin:]
+def _of_held(values: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Values of windows of the state at these places, 0 where the place is -1."""
+    found = np.zeros(len(held), values.dtype)
+    known = held >= 0
+    found[known] = values[held[known]]
+    return found
 
 
 def _in_time(time: np.ndarray, seq: np.ndarray, number: np.ndarray) -> np.ndarray | slice:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin.engines import evicting
-from gpuwin.engines.evicting import EvictingEngine, EvictingWindows, Held
+from gpuwin.engines.evicting import EvictingEngine, EvictingWindows
 from gpuwin.state.rows.slices import RowSlices
 
 EVICTORS = [
@@ -98,19 +98,19 @@ def test_firings_see_the_rows_of_a_plain_model(
     assert found == modelled(evictor, every, batches)
 
 
-def checked(engine: EvictingEngine, state: EvictingWindows) -> None:
+def checked(state: EvictingWindows) -> None:
     """Asserts that what the state keeps of its windows is what they say."""
-    uses = np.zeros(len(state.pool), np.int64)
-    for held in state.windows.values():
-        assert (np.diff(held.rows) > 0).all()
-        assert held.rows.base is None
-        uses[held.rows] += 1
+    held = state.windows
+    uses = np.bincount(held.rows, minlength=len(state.pool))
     np.testing.assert_array_equal(state.uses, uses)
     assert not len(uses) or len(uses) <= 2 * np.count_nonzero(uses) + 64
-    ends = {one: int(engine.grid.ends(np.array([one[1]]))[0]) for one in state.windows}
-    assert state.first_end <= min(ends.values(), default=state.first_end)
-    still_open = [end for one, end in ends.items() if not state.windows[one].closed]
-    assert state.first_open_end <= min(still_open, default=state.first_open_end)
+    assert not isinstance(held.rows.base, np.ndarray)  # no part of all that the batch brought
+    assert held.first[0] == 0
+    assert held.first[-1] == len(held.rows)
+    for at in range(len(held)):
+        assert (np.diff(held.rows[held.first[at] : held.first[at + 1]]) > 0).all()
+    by = list(zip(held.window.tolist(), held.code.tolist(), strict=True))
+    assert by == sorted(set(by))
 
 
 WINDOWS = [gw.TumblingWindow("10 seconds"), gw.SlidingWindow("10 seconds", "2 seconds"), gw.GlobalWindow()]
@@ -126,7 +126,7 @@ def test_the_state_counts_the_uses_of_its_rows(
 
     def applied(self: EvictingEngine, *args: Any) -> Any:
         state, results = sound(self, *args)
-        checked(self, state)
+        checked(state)
         states.append(state)
         return state, results
 
@@ -146,21 +146,8 @@ def test_the_state_counts_the_uses_of_its_rows(
             op = windowed.restore(op.snapshot())
     op.finish()
     assert len(states) >= 19
-    assert not states[-1].windows
+    assert not len(states[-1].windows)
     assert not len(states[-1].pool)
-
-
-def test_a_batch_in_which_nothing_ends_looks_at_no_window_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither for those that end, nor for rows that none holds."""
-    op = spec(
-        gw.KeepLast(10), 1, window=gw.TumblingWindow("1 hour"), watermark=gw.BoundedOutOfOrderness("0 seconds")
-    ).start()
-    op.process(table([(key, 0, key) for key in range(300)]))
-    looked = list[str]()
-    monkeypatch.setattr(EvictingEngine, "_ending", lambda *_: looked.append("ending"))
-    monkeypatch.setattr(evicting, "Held", lambda *args: looked.append("window") or Held(*args))
-    op.process(table([(1, 5, 1), (2, 6, 2), (1, 7, 3)]))
-    assert looked == ["window"] * 2
 
 
 def test_firings_are_computed_with_few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +166,26 @@ def test_firings_are_computed_with_few_rows_at_once(monkeypatch: pytest.MonkeyPa
     assert max(sizes) <= 100
     assert sum(sizes) == sum(range(1, 20)) + 20 * 181
     assert parted.combine_chunks() == whole.combine_chunks()
+
+
+FAR = st.sampled_from([-(2**63), -(2**63) + 1, -5, -1, 0, 1, 2, 2**62, 2**63 - 2, 2**63 - 1])
+THRESHOLDS = st.sampled_from([-(2**65), -(2**63), -3, -0.5, 0, 0.5, 1, 2.5, 2**63, 2**64 - 1, 2**64, 1e300])
+
+
+@given(st.lists(FAR | st.none(), min_size=1, max_size=8), THRESHOLDS | st.sampled_from([np.inf, -np.inf]))
+@settings(deadline=None, max_examples=200)
+def test_values_near_the_last_one_at_the_ends_of_int64(values: list[int | None], threshold: float) -> None:
+    windowed = gw.WindowedAggregation(
+        window=gw.GlobalWindow(),
+        time="t",
+        aggregates={"all": gw.collect_list("n")},
+        emit=gw.Trigger(gw.EveryRows(1), on_time=False, evict=gw.KeepNear("v", threshold)),
+    )
+    n = len(values)
+    columns = {"t": pa.array([0] * n, pa.timestamp("us")), "v": pa.array(values, pa.int64()), "n": range(n)}
+    found = windowed.start().process(pa.table(columns))["all"].to_pylist()
+    expected, held = [], list[int]()
+    for at, last in enumerate(values):
+        held = [k for k in [*held, at] if (v := values[k]) is None or last is None or not last - v >= threshold]
+        expected += [held] if held else []
+    assert found == expected
