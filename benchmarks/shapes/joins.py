@@ -24,14 +24,12 @@ from typing import Any, Literal
 from measure import THREADS, best_times  # first: it sets the threads of the engines
 
 # isort: split
-import chdb.session
-import datafusion
-import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from peers import CHDB, DATAFUSION, DUCKDB, PEERS, Dialect, version
+from sql import Run, chdb_run, datafusion_run, duckdb_run
 
 import gpuwin as gw
 
@@ -39,7 +37,6 @@ SECOND = 1_000_000
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 """Microseconds."""
 
-Run = Callable[[], pa.Table]
 Sides = tuple[pa.Table, pa.Table]
 
 
@@ -146,39 +143,6 @@ def query(case: Case, dialect: Dialect) -> str:
     return f"SELECT a.key, a.n, a.ts, v, b.ts AS ts2, w FROM {a} AS a {case.how.upper()} JOIN {b} AS b ON {on}"
 
 
-def duckdb_run(case: Case, sides: Sides) -> Run:
-    """DuckDB, from tables of its own."""
-    connection = duckdb.connect()
-    connection.execute(f"SET threads={THREADS}")
-    for name, side in zip("lr", sides, strict=True):
-        connection.register("given", side)
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM given")
-    text = query(case, DUCKDB)
-    return lambda: connection.sql(text).to_arrow_table()
-
-
-def datafusion_run(case: Case, sides: Sides) -> Run:
-    """DataFusion, from record batches."""
-    context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(THREADS))
-    for name, side in zip("lr", sides, strict=True):
-        batches = side.to_batches(max_chunksize=1 << 16)
-        context.register_record_batches(name, [batches[i::THREADS] for i in range(THREADS)])
-    text = query(case, DATAFUSION)
-    return lambda: context.sql(text).to_arrow_table()
-
-
-def chdb_run(case: Case, sides: Sides) -> Run:
-    """chDB, from tables of its own; a row of a left join without a partner has nulls, as in SQL."""
-    session = chdb.session.Session()
-    session.query(f"SET max_threads={THREADS}, join_use_nulls=1")
-    for name, given in zip("lr", sides, strict=True):
-        session.query(f"DROP TABLE IF EXISTS {name}")
-        session.query(f"CREATE TABLE {name} ENGINE = Memory AS SELECT * FROM Python(given)")
-        assert given.num_rows  # found by its name
-    text = query(case, CHDB)
-    return lambda: session.query(text, "ArrowTable")
-
-
 def polars_run(case: Case, sides: Sides) -> Run:
     """Polars, whose threads are set by its environment."""
     frames = [pl.DataFrame(pl.from_arrow(side)).lazy() for side in sides]
@@ -198,12 +162,21 @@ def polars_run(case: Case, sides: Sides) -> Run:
 
 
 CANNOT = {("interval", "Polars"), ("as of", "DataFusion")}
-PEER_RUNS: dict[str, Callable[[Case, Sides], Run]] = {
-    "Polars": polars_run,
-    "DuckDB": duckdb_run,
-    "DataFusion": datafusion_run,
-    "chDB": chdb_run,
+SQL: dict[str, tuple[Dialect, Callable[..., Run]]] = {
+    "DuckDB": (DUCKDB, duckdb_run),
+    "DataFusion": (DATAFUSION, datafusion_run),
+    "chDB": (CHDB, chdb_run),
 }
+
+
+def others(case: Case, sides: Sides) -> dict[str, Run]:
+    """The other engines that can do a case, each with its own tables."""
+    tables = dict(zip("lr", sides, strict=True))
+    runs = {"Polars": polars_run(case, sides)} if (case.kind, "Polars") not in CANNOT else {}
+    for name, (dialect, run) in SQL.items():
+        if (case.kind, name) not in CANNOT:
+            runs[name] = run(tables, query(case, dialect), THREADS)
+    return runs
 
 
 def totals(result: pa.Table) -> list[float]:
@@ -218,7 +191,7 @@ def measure(case: Case, rows: int, repeat: int) -> dict[str, Any]:
     """Seconds of each, the best of the repeats. Raises where an answer is not that of gpuwin."""
     sides = rows_of(case, rows)
     runs = {"gpuwin": ours(case, sides)}
-    runs |= {name: of(case, sides) for name, of in PEER_RUNS.items() if (case.kind, name) not in CANNOT}
+    runs |= others(case, sides)
     own = totals(runs["gpuwin"]())
     for name, run in runs.items():
         if not np.allclose(totals(run()), own):

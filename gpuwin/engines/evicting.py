@@ -8,6 +8,7 @@ visited row by row (`gpuwin_kernels.cpu.evictors`), and then the results of many
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -24,12 +25,13 @@ from gpuwin.engines.triggers.contents import until_of
 from gpuwin.engines.triggers.firings import BatchTime, Visits, firings_of
 from gpuwin.engines.triggers.ledger import Ledger
 from gpuwin.engines.triggers.rule import TriggerRule
+from gpuwin.errors import OverflowError
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.buffers import copied
-from gpuwin.state.cells import empty_cells, merge_parts
+from gpuwin.state.cells import empty_cells, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import dead_keys
 from gpuwin.state.keys.dictionary import KeyDictionary, Names
@@ -37,6 +39,7 @@ from gpuwin.state.physical import words_of
 from gpuwin.state.rows.held_windows import HeldWindows
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, worth_a_file
+from gpuwin.state.stretches import Stretches
 from gpuwin.vocabulary.durations import INT64_MAX, micros
 from gpuwin.vocabulary.evictors import Evictor, KeepLast, KeepWithin
 from gpuwin.vocabulary.triggers import Trigger
@@ -50,9 +53,11 @@ from gpuwin_kernels.cpu.evictors import (
     union_of_windows,
     visit_windows,
 )
+from gpuwin_kernels.cpu.order import order_by_code
 
 _CHUNKS = 64  # of a column in memory, before they become one
 _ROWS = 1 << 20  # of firings whose results are computed at once
+_SHARED = 2  # firings that see a row, from which it pays to know the cells of blocks of rows
 
 
 _NONE = np.empty(0, np.int64)
@@ -202,15 +207,14 @@ class EvictingEngine:
         )
         at = some[fired.window]
         seen = _Seen(buffer, seen_lo, seen_hi, taking.code[at], taking.window[at], fired.timing)
-        happens = np.argsort(until_of(fired, visits, rows), kind="stable")
-        results = self._emitted(state, seen.take(happens[(seen.lo < seen.hi)[happens]]))
+        results = self._emitted(state, seen, _in_turn(until_of(fired, visits, rows), rows))
         windows, ended = self._left(state.windows, taking, ledger, (buffer, left[0], left[1]), watermark)
-        np.subtract.at(state.uses, np.concatenate((gone, ended)), 1)
-        return self._without_unused(replace(state, windows=windows)), results
+        lost = np.bincount(np.concatenate((gone, ended)), minlength=len(uses)).astype(np.int32)
+        return self._without_unused(replace(state, windows=windows, uses=uses - lost)), results
 
     def _visits(self, windows: HeldWindows, assigned: Assigned, before: int, watermark: int) -> tuple[_Taking, Visits]:
         """Windows of the state and the batch, and the visits of those that take part in it."""
-        order = np.lexsort((assigned.code, assigned.window))  # which is stable: rows stay in order of arrival
+        order = _by_window(assigned)
         code, window = assigned.code[order], assigned.window[order]
         begins = np.ones(len(order), bool)
         begins[1:] = (code[1:] != code[:-1]) | (window[1:] != window[:-1])
@@ -296,11 +300,31 @@ class EvictingEngine:
         rule = keeps_near(evictor.threshold, evictor.after, is_float)
         return rule, state.pool.time, _NONE if is_float else values, values if is_float else _NO_FLOATS, valid
 
-    def _emitted(self, state: EvictingWindows, seen: _Seen) -> list[pa.RecordBatch]:
-        """Results of firings, in this order, each of which sees a row."""
-        return [self._result(state, part) for part in seen.parts()]
+    def _emitted(self, state: EvictingWindows, seen: _Seen, happens: np.ndarray) -> list[pa.RecordBatch]:
+        """Results of firings, in the order `happens` (int64[firings]), of those that see a row."""
+        some = seen.lo < seen.hi
+        happens = happens[some[happens]]
+        if not len(happens):
+            return []
+        if not self.plan.of_rows:
+            stretches = Stretches.of(seen.lo[some], seen.hi[some])
+            if _SHARED * len(stretches.places) < int((stretches.hi - stretches.lo).sum()):
+                with suppress(OverflowError):  # which may be of a part of rows that no firing sees alone
+                    place = np.cumsum(some) - 1
+                    return [self._of_stretches(state, seen.take(happens), stretches, seen.buffer, place[happens])]
+        return [self._result(state, part) for part in seen.take(happens).parts()]
+
+    def _of_stretches(
+        self, state: EvictingWindows, seen: _Seen, stretches: Stretches, buffer: np.ndarray, at: np.ndarray
+    ) -> pa.RecordBatch:
+        """Results of firings whose rows are the stretches `at` (int64[firings]) of a buffer."""
+        rows, heap = state.pool.take(buffer[stretches.places]), BytesHeap()
+        units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
+        cells = take_cells(stretches.cells(self.plan.layout, units, heap), at)
+        return self._batch(state, seen, finished(self.plan, cells, heap, None))
 
     def _result(self, state: EvictingWindows, seen: _Seen) -> pa.RecordBatch:
+        """Results of firings, from the rows of each."""
         firings = len(seen.lo)
         row, first = joined_stretches(seen.buffer, _NONE, np.zeros(firings, bool), seen.lo, seen.hi)
         number = np.repeat(np.arange(firings), np.diff(first))
@@ -312,7 +336,9 @@ class EvictingEngine:
         cells = merge_parts(self.plan.layout, [start, (units, number)], firings, heap)
         kept = tuple(rows.columns[name] for name in self.plan.row_names)
         slices = RowSlices(number.astype(np.int32), rows.time, rows.seq, kept, first[:-1], first[1:])
-        values = finished(self.plan, cells, heap, slices)
+        return self._batch(state, seen, finished(self.plan, cells, heap, slices))
+
+    def _batch(self, state: EvictingWindows, seen: _Seen, values: list[pa.Array]) -> pa.RecordBatch:
         bounds = self.grid.starts(seen.window), self.grid.ends(seen.window)
         return result(self.plan, state.keys, seen.code, *bounds, values, seen.timing)
 
@@ -390,6 +416,22 @@ class EvictingEngine:
         pool = RowPool(columns, rows.time, rows.seq)
         windows = state.windows.with_places(place)
         return replace(state, pool=pool, windows=windows, uses=state.uses[used], on_disk=0)
+
+
+def _in_turn(until: np.ndarray, rows: TimedRows) -> np.ndarray:
+    """Order of firings, int64[n], by the rows of a batch until which they wait (`until_of`); it is stable."""
+    before, last = (int(rows.seq[0]) - 1, int(rows.seq[-1])) if len(rows) else (0, 0)
+    turn = np.where(until == INT64_MAX, last + 1, until) - before  # rows have numbers that ascend, some were dropped
+    return order_by_code(turn.astype(np.int32), until)
+
+
+def _by_window(assigned: Assigned) -> np.ndarray:
+    """Order of visits by window, then code, int64[n], which is stable: rows stay in order of arrival."""
+    window, code = assigned.window, assigned.code
+    if len(window) and int(window.max()) - int(window.min()) < 1 << 31:
+        return order_by_code((window - window.min()).astype(np.int32), code.astype(np.int64))
+    order: np.ndarray = np.lexsort((code, window))
+    return order
 
 
 def _of_held(values: np.ndarray, held: np.ndarray) -> np.ndarray:

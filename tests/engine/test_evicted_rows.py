@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def table(rows: list[Row]) -> pa.Table:
     keys, times, values = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
     value = pa.array(values, pa.int64())
     time = pa.array(times, pa.timestamp("s"))
-    return pa.table({"k": pa.array(keys, pa.int64()), "t": time, "v": value, "f": value.cast(pa.float64())})
+    return pa.table({"k": pa.array(keys, pa.int64()), "t": time, "v": value, "f": value.cast(pa.float64(), safe=False)})
 
 
 def modelled(evictor: Any, every: int, batches: list[list[Row]]) -> list[list[tuple[int, list[int]]]]:
@@ -166,6 +167,42 @@ def test_firings_are_computed_with_few_rows_at_once(monkeypatch: pytest.MonkeyPa
     assert max(sizes) <= 100
     assert sum(sizes) == sum(range(1, 20)) + 20 * 181
     assert parted.combine_chunks() == whole.combine_chunks()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("evictor", EVICTORS, ids=str)
+@given(st.lists(st.lists(ROWS, max_size=30) | HOT, max_size=5), st.integers(1, 4))
+@settings(deadline=None, max_examples=15)
+def test_rows_that_firings_share_are_merged_once(
+    evictor: Any, after: bool, batches: list[list[Row]], every: int
+) -> None:
+    evictor = type(evictor)(*[getattr(evictor, name) for name in evictor.__match_args__[:-1]], after=after)
+    aggregates = {"n": gw.count(), "total": gw.sum("v"), "least": gw.min("f"), "mean": gw.mean("f")}
+    windowed = replace(spec(evictor, every), aggregates=aggregates)
+    op, found = windowed.start(schema=table([]).schema), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evicting, "_SHARED", 0)
+        patch.setattr(EvictingEngine, "_result", None)
+        for batch in batches:
+            rows = op.process(table(batch)).to_pylist()
+            found.append([(row["k"], row["n"], row["total"], row["least"], round(row["mean"], 9)) for row in rows])
+    assert found == [
+        [(key, len(seen), sum(seen), float(min(seen)), round(sum(seen) / len(seen), 9)) for key, seen in firings]
+        for firings in modelled(evictor, every, batches)
+    ]
+
+
+def test_a_sum_that_no_firing_sees_may_leave_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first three rows, which are a block."""
+    half = 2**62
+    windowed = replace(spec(gw.KeepLast(3), 2), aggregates={"total": gw.sum("v")})
+    monkeypatch.setattr(evicting, "_SHARED", 0)
+    values = [half, 0, half, half - 1, -half, half, half, -half]
+    assert windowed.start().process(table([(0, 0, v) for v in values]))["total"].to_pylist() == [
+        sum(values[max(at - 3, 0) : at]) for at in (2, 4, 6, 8)
+    ]
+    with pytest.raises(gw.OverflowError):
+        windowed.start().process(table([(0, 0, half), (0, 0, half)]))
 
 
 FAR = st.sampled_from([-(2**63), -(2**63) + 1, -5, -1, 0, 1, 2, 2**62, 2**63 - 2, 2**63 - 1])
