@@ -351,8 +351,7 @@ def shapes() -> list[str]:
 
 def joins() -> list[str]:
     measured = read("joins")
-    engines = ("Polars", "DuckDB", "DataFusion", "chDB")
-    lines = [
+    return [
         "### Joins beside others",
         "",
         "Seconds of a join of two streams of an hour, and how many times as fast as the fastest other engine gpuwin",
@@ -362,12 +361,31 @@ def joins() -> list[str]:
         "line before left. Polars compares times after it has joined by keys, so intervals are left to the others.",
         "Written by `benchmarks/shapes/joins.py`.",
         "",
-        "| | rows a side | pairs | ratio | gpuwin | " + " | ".join(engines) + " |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *beside_others(measured["results"], "rows a side", "pairs"),
     ]
-    for result in sorted(measured["results"], key=lambda r: float(r["ratio"])):
+
+
+def rows() -> list[str]:
+    measured = read("rows")
+    return [
+        "### Row by row beside others",
+        "",
+        "Seconds for the first row of each key (`gw.Deduplicate`), and for the mean of the last rows of a key at each",
+        "row (`gw.GlobalWindow` with `gw.KeepLast`), and how many times as fast as the fastest other engine gpuwin is,",
+        "the losses first. gpuwin gets ten batches, the others answer one query over all rows; two threads each, the",
+        f"best of the runs; the load before {measured['load_before'][0]:.1f}. Written by `benchmarks/shapes/rows.py`.",
+        "",
+        *beside_others(measured["results"], "rows", "results"),
+    ]
+
+
+def beside_others(results: list[dict[str, Any]], *counted: str) -> list[str]:
+    """Table of cases beside other engines, of whose rows and results are `counted`, the losses first."""
+    engines = ("Polars", "DuckDB", "DataFusion", "chDB")
+    lines = [f"| | {' | '.join((*counted, 'ratio', 'gpuwin', *engines))} |", "|" + "---|" * 8]
+    for result in sorted(results, key=lambda r: float(r["ratio"])):
         seconds = result["seconds"]
-        cells = [f"{result['rows']:,}", f"{result['pairs']:,}", f"{result['ratio']:.2f}", f"{seconds['gpuwin']:.3f}"]
+        cells = [f"{result['rows']:,}", f"{result[counted[1]]:,}", f"{result['ratio']:.2f}", f"{seconds['gpuwin']:.3f}"]
         cells += [f"{seconds[name]:.3f}" if name in seconds else "-" for name in engines]
         lines.append(f"| {result['case']} | " + " | ".join(cells) + " |")
     return lines
@@ -454,6 +472,7 @@ def main() -> None:
         kernels(),
         shapes(),
         joins(),
+        rows(),
         memory_of_shapes(),
         batches(),
     ]
