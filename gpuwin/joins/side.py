@@ -33,6 +33,11 @@ Alone = Literal["semi", "anti"]
 """Left rows that come out alone: those with a partner, each once, or those without."""
 
 
+def fits(values: Sequence[pa.Array]) -> bool:
+    """Whether texts of stored types have room in columns with offsets of 32 bits."""
+    return max((v.nbytes for v in values if v.type in _LARGE), default=0) <= TEXT_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """Pairs of rows, with values of stored types (of a cogroup, lists of plain ones); either side may be missing as a
@@ -50,8 +55,7 @@ class Found:
         """Parts of the pairs, whose texts have room in columns with offsets of 32 bits: a row of one side may be in
         many pairs.
         """
-        texts = [v.nbytes for v in (*(self.left or ()), *(self.right or ())) if v.type in _LARGE]
-        if self.rows < 2 or max(texts, default=0) <= TEXT_BYTES:
+        if self.rows < 2 or self.firsts is not None or fits((*(self.left or ()), *(self.right or ()))):
             yield self
             return
         for rows in (slice(0, self.rows // 2), slice(self.rows // 2, self.rows)):

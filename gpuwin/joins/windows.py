@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.errors import LimitExceeded
 from gpuwin.grid import WindowGrid
 from gpuwin.joins.kernels import CPU, JoinKernels
-from gpuwin.joins.side import Alone, Found, Side
+from gpuwin.joins.side import Alone, Found, Side, fits
 from gpuwin.joins.spans import Spans, in_parts
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun, stored_type
@@ -273,10 +274,28 @@ class WindowLogic:
         window, left_first, right_first = self.kernels.union_groups(*groups)
         if not len(window):
             return []
+        both = ((sides.left, left, left_first), (sides.right, right, right_first))
+        return list(self._some_groups(both, window, 0, len(window)))
+
+    def _some_groups(
+        self, both: Sequence[tuple[Side, _Members, np.ndarray]], window: np.ndarray, lo: int, hi: int
+    ) -> Iterator[Found]:
+        """Groups `lo` to below `hi`, in parts whose texts have room in columns with offsets of 32 bits."""
+        taken = [members.take(side, np.arange(first[lo], first[hi])) for side, members, first in both]
+        if not all(map(fits, taken)):
+            if hi - lo < 2:
+                raise LimitExceeded(
+                    "the rows of one group of this cogroup have more than 2 GiB of text in a column, for which a list "
+                    "has no room; nothing was applied. Join by shorter windows, or with how='inner'"
+                )
+            middle = (lo + hi) // 2
+            yield from self._some_groups(both, window, lo, middle)
+            yield from self._some_groups(both, window, middle, hi)
+            return
         lists, firsts = [], []
-        for side, members, first in ((sides.left, left, left_first), (sides.right, right, right_first)):
-            values = side.plain(members.take(side, np.arange(len(members.row))))
-            offsets = pa.array(first.astype(np.int32))
-            lists.append(tuple(pa.ListArray.from_arrays(offsets, v) for v in values))
-            firsts.append(members.take(side, np.where(first[1:] > first[:-1], first[:-1], -1)))
-        return [Found(lists[0], lists[1], len(window), window_start=window, firsts=(firsts[0], firsts[1]))]
+        for (side, members, first), values in zip(both, taken, strict=True):
+            begins, ends = first[lo:hi], first[lo + 1 : hi + 1]
+            offsets = pa.array((first[lo : hi + 1] - first[lo]).astype(np.int32))
+            lists.append(tuple(pa.ListArray.from_arrays(offsets, v) for v in side.plain(values)))
+            firsts.append(members.take(side, np.where(ends > begins, begins, -1)))
+        yield Found(lists[0], lists[1], hi - lo, window_start=window[lo:hi], firsts=(firsts[0], firsts[1]))

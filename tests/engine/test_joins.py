@@ -644,6 +644,30 @@ def test_pairs_whose_texts_are_too_long_for_one_batch(monkeypatch: pytest.Monkey
     assert how == "semi" or batches[0] < batches[1]
 
 
+@pytest.mark.parametrize("join", [LATE[1], HashJoin(["k"])])
+def test_groups_whose_texts_are_too_long_for_one_batch(monkeypatch: pytest.MonkeyPatch, join: Any) -> None:
+    left = table([(key, 1, f"{key}{i}" * 9) for key in "abc" for i in range(5)], LEFT)
+    right = table([(key, 1, f"{key}{i}") for key in "acd" for i in range(4)], RIGHT)
+    join, found = replace(join, how="cogroup"), []
+    for most in (None, 200, 40):
+        with monkeypatch.context() as patch:
+            if most is not None:
+                patch.setattr("gpuwin.joins.side.TEXT_BYTES", most)
+            op = join.start()
+            op.process(left=left, right=right)
+            if most == 40:
+                before = op.snapshot()
+                with pytest.raises(LimitExceeded, match="more than 2 GiB of text"):
+                    op.finish()
+                assert op.snapshot() == before
+            else:
+                rows = op.finish()
+                found.append(rows.to_pylist())
+                assert rows["l"].num_chunks == (1 if most is None else 3)
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
+
+
 def test_late_rows_count_for_the_limit() -> None:
     rows = pa.table({"k": [1], "t": pa.array([1000], pa.timestamp("s"))})
     late = pa.table({"k": [1] * 5000, "t": pa.array([1] * 5000, pa.timestamp("s"))})
