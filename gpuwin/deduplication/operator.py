@@ -15,6 +15,7 @@ from gpuwin.deduplication.snapshots import snapshot_of
 from gpuwin.deduplication.state import DeduplicateMetrics, DeduplicateState, fresh_keys, planned_schema
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.planning.ingest import as_table, instants, planned_column, valid_mask
+from gpuwin.state.buffers import copied, with_own_dictionaries
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
@@ -57,7 +58,10 @@ class DeduplicateOperator:
         try:
             after = self._counted(came, table.num_rows, len(first))
             self._check_limit(remembered.nbytes + after.late_bytes)
-            passed = columns if len(first) == table.num_rows else gathered((), columns, first)[1]
+            if len(first) == table.num_rows:
+                passed = [copied(column) for column in columns]
+            else:
+                passed = gathered((), [with_own_dictionaries(column) for column in columns], first)[1]
         except BaseException:
             remembered.back_to(before)
             raise

@@ -217,6 +217,19 @@ def test_columns_are_those_of_the_first_batch() -> None:
     assert given_schema.process(pa.table({"k": pa.nulls(2), "v": pa.nulls(2)})).to_pylist() == [{"k": None, "v": None}]
 
 
+@pytest.mark.parametrize("keys", [[1, 2, 3], [1, 2, 1]])
+def test_rows_that_come_out_are_in_memory_of_their_own(keys: list[int]) -> None:
+    values = np.array(keys), np.arange(3)
+    op = gw.Deduplicate(["k"]).start()
+    out = op.process(pa.table(dict(zip("kn", values, strict=True))))
+    for array in values:
+        array[:] = 7
+    assert out["k"].to_pylist() == sorted(set(keys))
+    assert op.process(pa.table({"k": [3, 2, 1, 7], "n": range(4)}))["k"].to_pylist() == [
+        k for k in (3, 7) if k not in keys
+    ]
+
+
 def test_wrong_use_says_what_to_do() -> None:
     wrong: list[tuple[Any, str]] = [
         (lambda: gw.Deduplicate("k"), r"write \['k'\]"),
