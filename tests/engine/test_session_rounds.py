@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
+from gpuwin.engines.triggers.sessions_in_rounds import SessionTriggerEngineInRounds
 from gpuwin.engines.triggers.triggered_sessions import TriggeredSessions
 
 EMITS = {
@@ -71,3 +72,39 @@ def test_equals_rounds_with_all_entries(
     assert sum(table.num_rows for table in found[0][:-1]) > 100
     for a, b in zip(*found, strict=True):
         assert a == b
+
+
+@pytest.mark.parametrize("accumulation", ["accumulating", "discarding"])
+@pytest.mark.parametrize("late", [None, gw.EveryRows(2)], ids=str)
+@pytest.mark.parametrize("semantics", [gw.Semantics(), gw.Semantics.FLINK], ids=["own", "flink"])
+def test_a_round_takes_the_rows_of_a_key_until_one_may_fire(
+    semantics: gw.Semantics, late: Any, accumulation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = gw.WindowedAggregation(
+        window=gw.SessionWindow("8 seconds"),
+        keys=["key"],
+        time="ts",
+        aggregates={"n": gw.count(), "top": gw.max("v"), "total": gw.sum("v")},
+        emit=gw.Trigger(early=gw.EveryRows(5), late=late),
+        accumulation=accumulation,
+        allowed_lateness="10 seconds",
+        watermark=gw.BoundedOutOfOrderness("3 seconds"),
+        semantics=semantics,
+    )
+    sound, found, rounds = SessionTriggerEngineInRounds._round, [], [0, 0]
+    for at, several in enumerate((True, False)):
+
+        def counted(self: SessionTriggerEngineInRounds, *args: Any, at: int = at, several: bool = several) -> Any:
+            rounds[at] += 1
+            self.fires_at = self.fires_at if several else 1
+            return sound(self, *args)
+
+        monkeypatch.setattr(SessionTriggerEngineInRounds, "_round", counted)
+        rng = np.random.default_rng(5)
+        op = spec.start("cpu")
+        batches = [batch(rng, second) for second in range(0, 60, 2)]
+        hot = pa.table({"ts": pa.array([70_000_000] * 200).view(pa.timestamp("us")), "key": [1] * 200, "v": range(200)})
+        found.append([*map(op.process, [*batches, hot]), op.finish()])
+    assert found[0] == found[1]
+
+    assert rounds[0] < rounds[1] - 100

@@ -41,6 +41,11 @@ class Waiting:
         """End of a round of one row of each key: a trigger may fire after each row."""
         return self.lo + 1
 
+    def some_each(self, most: np.ndarray) -> np.ndarray:
+        """End of a round of so many rows of each key (int64[keys], at least one), or of all that wait."""
+        stop: np.ndarray = self.lo + np.minimum(most, self.hi - self.lo)
+        return stop
+
     def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch | None) -> np.ndarray:
         """End of a round of rows during which no session closes that could take them up.
 

@@ -127,7 +127,8 @@ class SessionTriggerEngine:
         begins = np.where(after_end, np.maximum(first_time, self.rule.to_user_each(then)), first_time)
         firings, ledger = self._fired(ledger, visits, begins, sessions.end, progress.now)
         state = replace(state, ledger=state.ledger.written(places, ledger))
-        state, results = self._in_turn(state, sessions, firings, back, self._arrival(rows.seq[first_row]))
+        last_row = by_session[first[1:] - 1]
+        state, results = self._in_turn(state, sessions, firings, back, self._arrival(rows.seq[last_row]))
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
 
     def _closes_at_once(self, sessions: SessionBatch, now: np.ndarray) -> np.ndarray:
@@ -145,7 +146,7 @@ class SessionTriggerEngine:
         )
 
     def _arrival(self, seq: np.ndarray) -> np.ndarray | None:
-        """Arrival of the row of each session, where results are put in the order of rows."""
+        """Arrival of the last row of each session, where results are put in the order of rows."""
         return None
 
     def _inherited(
@@ -249,8 +250,8 @@ class SessionTriggerEngine:
         arrival: np.ndarray | None = None,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
         """State and results of the first firing of each session, then of the second, and so on: each retracts the
-        result of the one before it, or has the contents that it left. arrival: int64[sessions], the row of each, where
-        results are put in the order of rows.
+        result of the one before it, or has the contents that it left. arrival: int64[sessions], the last row of each,
+        where results are put in the order of rows.
         """
         places = np.arange(len(firings))
         again = np.zeros(len(firings), bool)
@@ -262,7 +263,7 @@ class SessionTriggerEngine:
         ends = np.cumsum(np.bincount(turn))
         results: list[pa.RecordBatch] = []
         for at in np.split(by_turn, ends[:-1]):
-            state, emitted = self._emitted(state, sessions, firings.take(at), back)
+            state, emitted = self._emitted(state, sessions, firings.take(at), back, arrival)
             results += emitted
             back = None
             if self.discarding:
@@ -308,7 +309,7 @@ class SessionTriggerEngine:
         batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], timings, retraction)
         if arrival is not None:
             row_of = np.zeros(len(state.open.keys), np.int64)
-            row_of[sessions.code] = arrival  # one row of each key comes at a time
+            np.maximum.at(row_of, sessions.code, arrival)  # of each key, only its last row may fire
             batch = batch.append_column(ARRIVAL, pa.array(row_of[code]))
         if self.remembers:
             state = state.with_last(places, new, (emitted.start, end), pool)

@@ -26,6 +26,8 @@ from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows
 
+_FEW_SESSIONS = 4  # of a key, for each of which a round may take several rows
+
 
 class SessionTriggerEngineInRounds(SessionTriggerEngine):
     """`SessionTriggerEngine` for plans that `needs_rounds` tells: by rows, with a round for one row of each key, or by
@@ -38,7 +40,14 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
         self.by_row = fires_by_row(trigger)
         self.reaches_back = reaches_back(plan)
         self.each_row = isinstance(plan.spec.emit, EveryRow)
+        self.in_order = self.each_row or (self.by_row and not rule.per_row)
         self.on_time = replace(trigger, early=None, late=None)
+        # Until its rows are as many as a firing takes, nothing happens to a session that is open and stays so, unless
+        # a row takes a result back.
+        by_number = isinstance(trigger.early, EveryRows) and not isinstance(trigger.late, EveryEventTime)
+        self.fires_at = trigger.early.rows if by_number and isinstance(trigger.early, EveryRows) else 1
+        if rule.per_row or self.reaches_back or self.restarts or self.retracting:
+            self.fires_at = 1
         if not self.by_row:  # a session may close and open again: what fires when a batch ends waits
             self.on_rows = trigger.without(Every, EveryRows)
 
@@ -53,8 +62,11 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
         if self.by_row and not self.reaches_back and len(waiting) < len(code):
             # A round copies the ledger; so in many rounds of few keys it has the entries of these keys only.
             state, others = state.of_ids(state.open.host.of_codes(waiting.code).id)
+        hasty = code[:0]
+        if self.fires_at > 1:
+            hasty = code[self.logic.own_ends(rows) <= self.bounds.closing_each(np.broadcast_to(each, len(rows)))]
         while len(waiting):
-            state, emitted, stop = self._round(state, rows, each, waiting, progress)
+            state, emitted, stop = self._round(state, rows, each, waiting, hasty, progress)
             results += emitted
             at, waiting = waiting.taken(stop)
             part = rows if len(at) == len(code) else rows.take(at)
@@ -68,7 +80,7 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
         if not self.by_row:
             state, emitted = self._counted(state, state.open.sessions.ending(None, None))
             results += emitted
-        return state, drops, as_they_came(results) if self.each_row else results, merges
+        return state, drops, as_they_came(results) if self.in_order else results, merges
 
     def _round(
         self,
@@ -76,14 +88,15 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
         rows: TimedRows,
         each: int | np.ndarray,
         waiting: Waiting,
+        hasty: np.ndarray,
         progress: Progress,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch], np.ndarray]:
         """State after the sessions closed that close before the next row of each key, their results, and the end of the
-        round of these rows.
+        round of these rows. `hasty`: see `_rows_to_firing`.
         """
         if not (self.rule.per_row and isinstance(each, np.ndarray)):
             if self.by_row:
-                return state, [], waiting.one_each()
+                return state, [], waiting.some_each(self._rows_to_firing(state, waiting, hasty))
             closing = self.bounds.closing_each(np.broadcast_to(np.asarray(each), len(rows)))
             return state, [], waiting.until_closing(self.logic.own_ends(rows), closing, None)
         next_rows = waiting.next_rows
@@ -114,6 +127,21 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
             held = there.take(np.flatnonzero(passed & (there.end > self.bounds.evicting_each(watermark))))
             stop = np.minimum(stop, waiting.until_closing(np.full_like(ends, INT64_MAX), evicting, held))
         return state, results + emitted, stop
+
+    def _rows_to_firing(self, state: TriggeredSessions, waiting: Waiting, hasty: np.ndarray) -> np.ndarray:
+        """Rows of each key, at least one, of which the last, and none before it, may fire, whichever of the key's
+        sessions they come to and become one by it: int64[keys]. `hasty`: codes of keys of which a row may close.
+        """
+        if self.fires_at == 1 or len(state.id) > _FEW_SESSIONS * len(waiting):
+            return np.ones(len(waiting), np.int64)  # of many sessions all together have rows enough
+        there = state.open.host.of_codes(waiting.code)
+        ledger = state.ledger.take(np.searchsorted(state.id, there.id))
+        key = np.searchsorted(waiting.code, there.code)
+        count = np.bincount(key, ledger.count, len(waiting)).astype(np.int64)
+        one = np.isin(waiting.code, hasty)
+        one[key[ledger.closed != 0]] = True
+        some: np.ndarray = np.where(one, 1, np.maximum(self.fires_at - count, 1))
+        return some
 
     def _counted(
         self, state: TriggeredSessions, sessions: SessionBatch
@@ -152,7 +180,7 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
         return firings, ledger
 
     def _arrival(self, seq: np.ndarray) -> np.ndarray | None:
-        return seq if self.each_row else None
+        return seq if self.in_order else None
 
 
 def fires_by_row(trigger: TriggerRule) -> bool:
