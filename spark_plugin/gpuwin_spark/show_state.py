@@ -105,7 +105,8 @@ def _text(spark: SparkSession, found: DataFrame, about: StateAbout, options: Sho
     if options.format == "csv":
         return _csv(found.columns, rows)
     cut = limit is not None and len(rows) > limit
-    said = [f"operator {about.operator}: {about.window}, {about.mode} mode; version {about.version} "
+    mode = "" if about.mode is None else f", {about.mode} mode"
+    said = [f"operator {about.operator}: {about.window}{mode}; version {about.version} "
             f"(batch {about.batch}), {about.partitions} partitions; times in "
             f"{spark.conf.get('spark.sql.session.timeZone')}"]  # fmt: skip
     aligned = _aligned(found.columns, rows[:limit], [_is_number(found, name) for name in found.columns])
@@ -272,7 +273,7 @@ def _column(name: str) -> Column:
 def _order(table: DataFrame, about: StateAbout) -> list[str]:
     """Bounds, keys, segment."""
     names, keys = table.columns, len(about.keys)
-    end = keys + {"whole": 0, "instant": 1}.get(about.place, 2)
+    end = keys + about.bounds
     segment = [name for name in names[end:] if re.fullmatch(r"segment(_\d+)?", name)][-1:]
     return [*names[keys:end], *names[:keys], *segment]
 

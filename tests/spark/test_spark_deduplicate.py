@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
@@ -24,8 +25,10 @@ from spark_harness import (
 )
 
 import gpuwin as gw
+from gpuwin.cli import main
 
 CONF = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.deduplicate": "true"}
+ZEROS = pytest.mark.skipif(SPARK < (4, 2), reason="Spark takes 0.0 and -0.0 for two keys here")
 BY_TIME, WITHIN = ("dedupe",), ("dedupeWithinWatermark",)
 
 
@@ -65,6 +68,47 @@ def nested(_: SparkSession, frame: DataFrame) -> DataFrame:
     return rows.withColumn("text", F.to_json("k")).dropDuplicates(["text", "ts"]).select("text", "k", "ts")
 
 
+def of_many_types(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """A type of a user's, a text of limited length, an interval, and a name that is taken."""
+    limited, interval = F.expr("cast(left(str, 2) AS char(4))"), F.expr("make_dt_interval(0, short % 3)")
+    key = F.struct("double", F.array("float").alias("few"))
+    vector = array_to_vector(F.array(F.coalesce("long", F.lit(0)).cast("double")))
+    columns = {
+        "nested": key,
+        "vector": vector,
+        "vectors": F.array(vector),
+        "limited": limited,
+        "interval": interval,
+        "expires_at": F.col("bool"),
+    }
+    rows = frame.withWatermark("ts", "10 seconds").withColumns(columns)
+    once = rows.dropDuplicatesWithinWatermark(list(columns))
+    return once.select("id", "ts")
+
+
+def keys_shown(spark: SparkSession, folder: Path) -> list[str]:
+    """The state of the deduplication as gpuwin shows it: each key, and when it expires in microseconds."""
+    table = gw.spark.read_state(spark, str(folder / "checkpoint"))
+    *names, segment, version = table.columns
+    assert (segment, version) == ("segment", "version")
+    micros = [F.unix_micros(f"`{n}`") if n.startswith("expires_at") and n == names[-1] else f"`{n}`" for n in names]
+    return texts(table.select(*micros))
+
+
+def keys_of_spark(spark: SparkSession, folder: Path) -> list[str]:
+    """The same of plain Spark's state."""
+    table = spark.read.format("statestore").load(str(folder / "checkpoint"))
+    within = "expiresAtMicros" in table.schema["value"].dataType.simpleString()
+    return texts(table.select("key.*", *(["value.expiresAtMicros"] if within else [])))
+
+
+def texts(table: DataFrame) -> list[str]:
+    """Its rows, in order. Names of columns do not count."""
+    named = table.toDF(*(f"c{i}" for i in range(len(table.columns))))
+    rows = named.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("row")).collect()
+    return sorted(r.row for r in rows)
+
+
 def how(conf: dict[str, str] | None = None, **more: object) -> Run:
     return Run("append", "processing", conf=CONF | (conf or {}), **more)  # type: ignore[arg-type]
 
@@ -76,23 +120,29 @@ def how(conf: dict[str, str] | None = None, **more: object) -> Run:
         pytest.param(by_time("str", "bin", "dec38", "bool", "nval"), BY_TIME, PROVIDERS["rocksdb"], id="five_keys"),
         pytest.param(within("short"), WITHIN, {"spark.gpuwin.log.maxSegments": "2"}, id="within"),
         pytest.param(within("int", delay="0 seconds"), WITHIN, {}, id="within_nothing"),
-        pytest.param(nested, BY_TIME, {"spark.gpuwin.chunk.rows": "16"}, id="nested"),
         pytest.param(
-            by_time("double", "float"),
-            BY_TIME,
-            {},
-            id="zeros_of_both_signs",
-            marks=pytest.mark.skipif(SPARK < (4, 2), reason="Spark takes 0.0 and -0.0 for two keys here"),
+            of_many_types, WITHIN, {"spark.sql.preserveCharVarcharTypeInfo": "true"}, id="of_many_types", marks=ZEROS
         ),
+        pytest.param(nested, BY_TIME, {"spark.gpuwin.chunk.rows": "16"}, id="nested"),
+        pytest.param(by_time("double", "float"), BY_TIME, {}, id="zeros_of_both_signs", marks=ZEROS),
         pytest.param(for_ever("short", "bool"), BY_TIME, {"spark.gpuwin.withoutWindow": "true"}, id="for_ever"),
     ],
 )
 def test_rows_equal_those_of_plain_spark(
-    query: Query, spark_operators: tuple[str, ...], conf: dict[str, str], both: Both, stream: Stream
+    query: Query,
+    spark_operators: tuple[str, ...],
+    conf: dict[str, str],
+    both: Both,
+    stream: Stream,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
+    """Batch by batch; and so does the state after the last one, as it is shown."""
     late = None if spark_operators == BY_TIME and "withoutWindow" in str(conf) else True
     restarted = how(conf, restart_after=frozenset({2, 4}))
     both(query, stream, restarted, late=late, spark_operators=spark_operators)
+    if SPARK >= (4, 0):  # before it has no source that reads state
+        assert keys_shown(spark, tmp_path / "device") == keys_of_spark(spark, tmp_path / "plain")
 
 
 def test_rows_of_a_window_that_the_watermark_passed(both: Both, stream: Stream) -> None:
@@ -119,12 +169,29 @@ def test_above_a_window_of_the_same_keys(both: Both, stream: Stream) -> None:
     assert "!" not in device.plan, "as Spark marks a node that asks for columns which nobody brings"
 
 
-def test_below_a_window(both: Both, stream: Stream) -> None:
+def test_below_a_window(both: Both, stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The state of both is shown, each as what it is."""
+
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         once = frame.withWatermark("ts", "10 seconds").dropDuplicatesWithinWatermark(["short", "int", "ts"])
         return once.groupBy("short", F.window("ts", "30 seconds", "5 seconds")).agg(F.count("*"), F.max("ts"))
 
     both(query, stream, how(), operators=("gpuwin",) * 2, spark_operators=("stateStoreSave", "dedupeWithinWatermark"))
+
+    def show(*arguments: str) -> str:
+        capsys.readouterr()
+        main(["state", "show", str(tmp_path / "device" / "checkpoint"), *arguments])
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    assert "0 (sliding 30 s every 5 s by short), 1 (a deduplication by short, int, ts)" in show()
+    assert show("--operator", "0").split()[2] == "sliding"
+    header, names, _, *rows = show("--operator", "1", "--where", "short=12").splitlines()
+    assert header.startswith("operator 1: deduplication within the watermark; version ")
+    assert names.split() == ["short", "int", "ts", "expires_at", "segment", "version"]
+    assert {row.split()[0] for row in rows[:-1]} == {"12"}
+    assert rows[:-1] == sorted(rows[:-1], key=lambda row: row.split()[4:6]), "by the time at which they expire"
+    assert "has keys and no windows" in show("--operator", "1", "--windows")
 
 
 def test_the_service_dies_in_a_batch(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
@@ -196,6 +263,9 @@ def test_a_query_goes_on_where_it_began(began: str, spark: SparkSession, stream:
     [
         pytest.param(by_time("short", "str"), BY_TIME, {}, id="by_time"),
         pytest.param(within("short"), WITHIN, {}, id="within"),
+        pytest.param(
+            of_many_types, WITHIN, {"spark.sql.preserveCharVarcharTypeInfo": "true"}, id="of_many_types", marks=ZEROS
+        ),
         pytest.param(
             for_ever("short", "int", "str", "long"), BY_TIME, {"spark.gpuwin.withoutWindow": "true"}, id="for_ever"
         ),

@@ -41,12 +41,17 @@ final case class Deduplication(spec: DeduplicationSpec, keys: Seq[Attribute], ti
   def timeAt: Option[Int] = Some(keys.indexWhere(_.metadata.contains(EventTimeWatermark.delayKey)))
     .filter(_ >= 0).filter(_ => spec.delayMs.isEmpty)
 
-  /** The state, as the file beside it has it ([[SavedDeduplication]]). */
-  def describe: String = {
-    val kind = spec.delayMs.fold(timeAt.fold("for ever")(at => s"by event time, key $at"))(_ => "within the watermark")
-    s"format 1; deduplication $kind; keys (${keys.map(k => SavedOperator.typeText(k.dataType)).mkString(", ")})\n" +
-      s"keys ${spec.keys.mkString(", ")}"
+  /** The types of its keys, as rows of Spark have them; those of a user are what they are stored as. */
+  def keyTypes: Seq[DataType] = keys.map(_.dataType).map {
+    case own: UserDefinedType[_] => own.sqlType
+    case other => other
   }
+
+  /** The type of the event time. */
+  def timeType: DataType = rows.output.find(Deduplication.isTime).map(_.dataType).getOrElse(TimestampType)
+
+  /** The state, as the file beside it has it. */
+  def describe: String = SavedDeduplication.text(SavedDeduplication.of(this))
 }
 
 object Deduplication {

@@ -119,7 +119,7 @@ class GivenKeys(session: SparkSession, checkpoint: String, at: SavedVersion, sav
   override protected def what: String = "keys"
 
   override protected def rows(logged: ClassicDataFrame): (ClassicDataFrame, Seq[Int], SparkStateFormat) = {
-    val kept = logged.where("through IS NULL OR c1 > through").queryExecution.analyzed
+    val kept = SavedDeduplication.remembered(logged).queryExecution.analyzed
     val Seq(key, until) = kept.output.drop(LoggedCells.Head)
     val columns = (saved.keysIn(key) :+ until).zipWithIndex.map { case (c, i) => Alias(c, s"c$i")() }
     val found = Dataset.ofRows(session, Project(columns, kept))

@@ -70,21 +70,24 @@ object SavedOperator {
   def allIn(checkpoint: String, aim: String, conf: Configuration): Seq[(SavedVersion, SavedLog)] =
     SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
       val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
-      val found: Either[String, SavedLog] = SavedDeduplication.parse(mark).getOrElse(parse(mark))
-      (at, found.fold(reason => throw refusal(at, checkpoint, aim, reason), identity))
+      (at, logOf(mark).fold(reason => throw refusal(at, checkpoint, aim, reason), identity))
     }
 
   def refusal(at: SavedVersion, checkpoint: String, aim: String, reason: String): GpuWindowException =
     new GpuWindowException(s"The state of operator ${at.operator} in $checkpoint cannot $aim: $reason.")
 
   /** The operator that a file describes, in a few words. */
-  def about(text: String): String = parse(text) match {
-    case Right(o) => s"${o.window.describe} by ${o.keyNames.mkString(", ")}".stripSuffix(" by ")
-    case Left(_) if SavedDeduplication.parse(text).isDefined => "a deduplication"
-    case Left(_) => "of gw.spark.aggregate, or unreadable"
+  def about(text: String): String = logOf(text) match {
+    case Right(o: SavedOperator) => s"${o.window.describe} by ${o.keyNames.mkString(", ")}".stripSuffix(" by ")
+    case Right(d: SavedDeduplication) => s"a deduplication by ${d.keyNames.mkString(", ")}"
+    case _ if SavedDeduplication.parse(text).isDefined => "a deduplication"
+    case _ => "of gw.spark.aggregate, or unreadable"
   }
 
-  /** The operator that a file describes, or the reason why its state cannot be shown. */
+  /** What a file describes, or the reason why its state cannot be read. */
+  def logOf(text: String): Either[String, SavedLog] = SavedDeduplication.parse(text).getOrElse(parse(text))
+
+  /** The aggregation that a file describes, or the reason why its state cannot be shown. */
   def parse(text: String): Either[String, SavedOperator] = {
     val lines = text.split('\n').toSeq
     lines.head match {
@@ -95,13 +98,11 @@ object SavedOperator {
           names = CheckpointOwner.fieldsOf(text)
           functions <- all(split(aggregates).zipWithIndex.map { case (f, i) => functionOf(f, (names \ Calls)(i)) })
         } yield {
-          SavedOperator(shape, keyTypes,
-            namesIn(names \ "keys", keyTypes.length).orElse(listed(lines, keyTypes.length))
-              .getOrElse(keyTypes.indices.map(i => s"key$i")),
+          SavedOperator(shape, keyTypes, keyNamesIn(text, keyTypes.length),
             functions,
             resultsIn(names, functions.length).getOrElse(functions.map(f => NamedResult(f.prettyName, None))),
             mode,
-            if ((names \ "time") == JString(TimestampNTZType.simpleString)) TimestampNTZType else TimestampType,
+            timeTypeIn(text),
             (names \ CheckpointOwner.WindowAt) match {
               case JInt(at) => Some(at.toInt)
               case _ => if (keyTypes.isEmpty) Some(0) else None
@@ -110,8 +111,6 @@ object SavedOperator {
       case Specified() => Left("it is one of gw.spark.aggregate, whose log has rows and snapshots in place of cells, " +
         "and whose specification is in the program and not in the checkpoint. The state of Spark's own windows and " +
         "sessions can be shown")
-      case _ if SavedDeduplication.parse(text).isDefined =>
-        Left("it is a deduplication, whose log has keys and times in place of cells")
       case other => Left("its file _gpuwin is not one that this gpuwin can read: it begins with " +
         s"[${other.take(200)}]. Use the version of gpuwin that wrote the checkpoint, or restore the file from a copy")
     }
@@ -145,6 +144,16 @@ object SavedOperator {
 
   private def typeOf(text: String): Either[String, DataType] =
     Try(DataType.fromDDL(text)).toOption.toRight(s"this Spark has no type $text")
+
+  /** The names of the keys in a file. */
+  private[gpuwin] def keyNamesIn(text: String, count: Int): Seq[String] =
+    namesIn(CheckpointOwner.fieldsOf(text) \ "keys", count).orElse(listed(text.split('\n').toSeq, count))
+      .getOrElse((0 until count).map(i => s"key$i"))
+
+  /** The type of the times in a file. */
+  private[gpuwin] def timeTypeIn(text: String): DataType =
+    if ((CheckpointOwner.fieldsOf(text) \ "time") == JString(TimestampNTZType.simpleString)) TimestampNTZType
+    else TimestampType
 
   /** The second line, which is for people: a name may have a comma in it. */
   private def listed(lines: Seq[String], count: Int): Option[Seq[String]] =

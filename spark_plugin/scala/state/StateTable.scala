@@ -20,29 +20,53 @@ import org.json4s.jackson.JsonMethods
  * The state of an operator in a checkpoint as a table, for `gw.spark.read_state`, which merges `cells` by `request` in
  * Python, with the code of the service, and hands the result to `finished`.
  */
-class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperator) {
-
+trait ShownState {
   /** What is shown, for people and programs. */
-  def about: String = JsonMethods.compact(JObject(
-    "operator" -> JLong(at.operator), "version" -> JLong(at.version), "batch" -> JLong(at.batch),
-    "window" -> JString(operator.window.describe), "mode" -> JString(operator.mode),
-    "partitions" -> JInt(at.partitions), "keys" -> JArray(operator.keyNames.map(JString(_)).toList)))
+  def about: String
 
-  def request: String = JsonMethods.compact(operator.request)
+  /** By what cells are merged; null where they are shown as they are. */
+  def request: String
 
-  /** Columns of what Python makes of the cells, as JSON. */
-  def mergedSchema: String = WireType.schema(operator.mergedTypes).json
+  /** Columns of what Python makes of the cells, as JSON; null where it makes nothing of them. */
+  def mergedSchema: String
 
   /** The rows of [[LoggedCells]]. */
-  def cells: ClassicDataFrame = LoggedCells.table(session, at, operator)
+  def cells: ClassicDataFrame
 
   /**
-   * The table: keys, bounds, results as Spark computes them of the buffers, segment, version, and the buffers.
+   * The table: keys, times, results, segment, version, and what else is known.
    *
-   * @param merged rows of `mergedSchema`
-   * @param place  what they are: pane, window or session
+   * @param merged rows of `mergedSchema`, or `cells`
+   * @param place  what they are: pane, window, session or key
    */
-  def finished(merged: ClassicDataFrame, place: String): ClassicDataFrame = {
+  def finished(merged: ClassicDataFrame, place: String): ClassicDataFrame
+}
+
+object ShownState {
+  /** `mode`: the output mode, if it is known; `bounds`: how many columns after the keys are times of a row. */
+  def about(at: SavedVersion, what: String, mode: Option[String], keys: Seq[String], bounds: Int): String =
+    JsonMethods.compact(JObject(
+      "operator" -> JLong(at.operator), "version" -> JLong(at.version), "batch" -> JLong(at.batch),
+      "window" -> JString(what), "mode" -> mode.fold[JValue](JNull)(JString(_)), "partitions" -> JInt(at.partitions),
+      "keys" -> JArray(keys.map(JString(_)).toList), "bounds" -> JInt(bounds)))
+}
+
+/** The cells of an aggregation. */
+class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperator) extends ShownState {
+  override def about: String = {
+    val bounds = operator.window match {
+      case WholeShape => 0
+      case InstantShape => 1
+      case _ => 2
+    }
+    ShownState.about(at, operator.window.describe, Some(operator.mode), operator.keyNames, bounds)
+  }
+  override def request: String = JsonMethods.compact(operator.request)
+  override def mergedSchema: String = WireType.schema(operator.mergedTypes).json
+  override def cells: ClassicDataFrame = LoggedCells.table(session, at, operator)
+
+  /** Keys, bounds, results as Spark computes them of the buffers, segment, version, and the buffers. */
+  override def finished(merged: ClassicDataFrame, place: String): ClassicDataFrame = {
     val fresh = new FreshNames
     val plan = merged.queryExecution.analyzed
     val keyCount = operator.keyTypes.length
@@ -92,7 +116,7 @@ class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperato
 }
 
 /** What was found for a caller in Python: a table, or the sentence that says why there is none. */
-final case class StateTableAnswer(table: StateTable, error: String)
+final case class StateTableAnswer(table: ShownState, error: String)
 
 /** The entry from Python. */
 object StateTable {
@@ -109,8 +133,9 @@ object StateTable {
     try {
       val (at, mark) =
         SavedVersion.find(checkpoint, number(operator), number(version), session.sessionState.newHadoopConf())
-      withoutAnsi(session)(SavedOperator.parse(mark)) match {
-        case Right(found) => StateTableAnswer(new StateTable(session, at, found), "")
+      withoutAnsi(session)(SavedOperator.logOf(mark)) match {
+        case Right(windows: SavedOperator) => StateTableAnswer(new StateTable(session, at, windows), "")
+        case Right(keys: SavedDeduplication) => StateTableAnswer(new RememberedKeys(session, at, keys), "")
         case Left(reason) =>
           StateTableAnswer(null, s"The state of operator ${at.operator} in $checkpoint cannot be shown: $reason.")
       }
