@@ -239,6 +239,9 @@ def test_it_stays_with_spark_where_nobody_asked(spark: SparkSession, stream: Str
     said = gw.spark.explain(frame.dropDuplicates(["short"]))
     assert "no event time is among its keys" in said
     assert "spark.gpuwin.withoutWindow is false" in said
+    months = frame.withColumn("k", F.expr("struct(make_interval(short) AS i)"))
+    said = gw.spark.explain(months.dropDuplicatesWithinWatermark(["k"]).drop("k"))
+    assert "its key k has intervals of months and days" in said
 
 
 @pytest.mark.parametrize("began", ["gpuwin", "spark"])

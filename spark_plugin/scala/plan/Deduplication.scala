@@ -79,7 +79,10 @@ object Deduplication {
     def one(time: Option[Expression]) = Deduplication(
       DeduplicationSpec(keys.map(_.name), delay, hasTime = time.isDefined, evicts), keys, time, rows, node.output,
       node.stateInfo, late, eviction)
-    rows.output.filter(isTime) match {
+    val interval = keys.find(_.dataType.existsRecursively(_ == CalendarIntervalType))
+    if (interval.isDefined) Left(s"its key ${interval.get.name} has intervals of months and days, which Spark keeps " +
+      "in bytes that differ where they are null")
+    else rows.output.filter(isTime) match {
       case Seq() => Right(one(None))
       case Seq(time) => micros(time).filter(_ => delay.isEmpty || !isWindow(time)).map(at => one(Some(at))).toRight(
         s"its event time is a ${time.dataType.simpleString}")
