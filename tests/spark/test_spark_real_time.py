@@ -1,4 +1,5 @@
-"""Real-Time Mode: a query in it has the plan and the rows that it has without the plugin, sliding windows included."""
+"""Real-Time Mode: a query in it has the plan and the rows that it has without the plugin, sliding windows and
+deduplications included."""
 
 from __future__ import annotations
 
@@ -53,9 +54,14 @@ def counts(frame: DataFrame) -> DataFrame:
     return grouped.agg(F.count("*").alias("n"), F.sum("value").alias("total"))
 
 
-QUERIES = {"windows": windows, "counts": counts}
-#: What Spark runs in Real-Time Mode: windows before 4.3, and since then aggregates of them.
-NAMES = ["counts" if SPARK >= (4, 3) else "windows"]
+def once(frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("ts", "10 seconds").dropDuplicates(["value", "ts"])
+
+
+#: Each query, and how many rows come of one.
+QUERIES = {"windows": (windows, OVERLAP), "counts": (counts, OVERLAP), "once": (once, 1)}
+#: What Spark runs in Real-Time Mode: windows before 4.3, and since then aggregates of them, and deduplications.
+NAMES = ["counts", "once"] if SPARK >= (4, 3) else ["windows"]
 
 
 def started(source: Source, frame: DataFrame, folder: Path, **trigger: str) -> StreamingQuery:
@@ -78,10 +84,12 @@ def started(source: Source, frame: DataFrame, folder: Path, **trigger: str) -> S
 def played(spark: SparkSession, name: str, folder: Path) -> tuple[str, list[str], StreamingQuery]:
     """The physical plan of the query's first batch, its rows, and the query, stopped."""
     spark.conf.set("spark.sql.shuffle.partitions", "1")
+    spark.conf.set("spark.gpuwin.deduplicate", "true")
     source = Source(spark)
-    query = started(source, QUERIES[name](source.frame), folder, **REAL_TIME)
+    build, times = QUERIES[name]
+    query = started(source, build(source.frame), folder, **REAL_TIME)
     try:
-        await_until(lambda: len(rows(query, folder)) == OVERLAP * len(SECONDS), "rows of all windows")
+        await_until(lambda: len(rows(query, folder)) == times * len(SECONDS), "all rows")
         plan = query._jsq.streamingQuery().lastExecution().executedPlan().toString()
     finally:
         query.stop()
@@ -109,15 +117,15 @@ def without_plugin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_overlapping_windows_run_as_without_the_plugin(
+def test_it_runs_as_without_the_plugin(
     name: str, without_plugin: dict[str, tuple[str, list[str]]], spark: SparkSession, tmp_path: Path
 ) -> None:
     plan, expected = without_plugin[name]
     ours, same, query = played(spark.newSession(), name, tmp_path / "plugin")
-    assert "Expand" in plan
+    assert ("Expand" in plan) == (name != "once")
     assert ours == plan
     assert same == expected
-    if name == "counts":
+    if name != "windows":
         assert "because Real-Time Mode processes rows one by one" in gw.spark.explain(query)
 
 
