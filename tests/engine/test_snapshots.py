@@ -158,6 +158,25 @@ def test_a_snapshot_without_the_schema_of_its_batches() -> None:
     assert again.snapshot() == op.snapshot()
 
 
+def test_a_null_key_has_the_same_bytes_after_a_batch_that_failed() -> None:
+    """Keys that only the failed batch had are dropped, and the null is numbered anew."""
+    for keys in (["key"], ["key", "other"]):
+        summed = spec(aggregates={"total": gw.sum("value")}, keys=keys)
+        key = pa.array([7, None], pa.int64())
+        first = pa.table(
+            {"time": pa.array([1, 1], pa.timestamp("s")), "key": key, "other": [0.5, None], "value": [1, 2]}
+        )
+        many = pa.array(range(5), pa.int64())
+        at = pa.array([1] * 5, pa.timestamp("s"))
+        second = pa.table({"time": at, "key": many, "other": many.cast(pa.float64()), "value": [2**63 - 1] * 5})
+        op = summed.start()
+        op.process(first)
+        before = op.snapshot()
+        with pytest.raises(gw.OverflowError):
+            op.process(pa.concat_tables([second, second]))
+        assert op.snapshot() == before == summed.restore(before).snapshot()
+
+
 def test_it_is_an_ordinary_arrow_stream() -> None:
     table = pa.ipc.open_stream(taken()).read_all()
     assert table.schema.metadata[b"format"] == b"gpuwin snapshot"

@@ -136,6 +136,8 @@ class Ints:
         def copy(part: tuple[int, int]) -> None:
             lo, hi = part
             hashing.values_of(self._table.values, codes[lo:hi], values[lo:hi])
+            if valid is not None:  # what lies under a null depends on how the table came about
+                values[lo:hi] *= valid[lo:hi]
 
         each(copy, ranges(len(codes)))
         return narrow_array(values, valid, self._dtype, self._type)
