@@ -21,26 +21,33 @@ from gpuwin_kernels.layout import CellColumn
 
 def keeps_ledger(spec: Specification) -> bool:
     """Whether each (key, window) needs a ledger entry beside its contents."""
+    return _reason_for_ledger(spec) is not None
+
+
+def _reason_for_ledger(spec: Specification) -> str | None:
+    """What of a specification needs a ledger entry for each (key, window); None where nothing does."""
     emit, semantics = spec.emit, spec.semantics
     if isinstance(emit, Complete):
-        return False
+        return None
     kept_after_close = isinstance(spec.allowed_lateness, timedelta) and spec.allowed_lateness > timedelta(0)
     if isinstance(emit, Trigger | EveryRow):
-        return True
+        return "triggers and emission after each row"
     if spec.accumulation != "accumulating" and (isinstance(emit, OnUpdate) or kept_after_close):
-        return True
+        return f"{spec.accumulation!r} results of {'OnUpdate' if isinstance(emit, OnUpdate) else 'allowed lateness'}"
     if isinstance(emit, OnClose) and kept_after_close and semantics.late_firing == "row":
-        return True
+        return "late_firing='row' with allowed lateness"
     by_row = semantics.watermark_advance == "row"
     by_key = semantics.watermark_scope == "key"
+    by_row_kept = "allowed lateness with a watermark by row or by key"
     if isinstance(spec.window, SessionWindow):
-        return kept_after_close and (by_row or by_key)
+        return by_row_kept if kept_after_close and (by_row or by_key) else None
     if by_key:
-        return True
+        return "a watermark per key"
     if not by_row:
-        return False
-    partly_late = semantics.late_by == "window" and WindowGrid.of(spec.window).overlaps
-    return kept_after_close or partly_late
+        return None
+    if semantics.late_by == "window" and WindowGrid.of(spec.window).overlaps:
+        return "a watermark by row, where windows overlap and rows are late by the window"
+    return by_row_kept if kept_after_close else None
 
 
 def order_matters(spec: Specification) -> bool:
@@ -66,8 +73,9 @@ def cpu_only(plan: Plan) -> str | None:
             return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
     if isinstance(spec.window, CalendarWindow):
         return "windows of a calendar have no CUDA kernel"
-    if isinstance(spec.emit, OnChange) or keeps_ledger(spec):
-        return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
+    ledger = "emission on change" if isinstance(spec.emit, OnChange) else _reason_for_ledger(spec)
+    if ledger is not None:
+        return f"there is no CUDA engine for {ledger}"
     return next(filter(None, map(_merge_on_cpu_only, plan.layout.columns)), None)
 
 

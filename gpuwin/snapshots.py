@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.engines.step import EngineStart
-from gpuwin.errors import GpuwinError, SnapshotError
+from gpuwin.errors import DeviceError, GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
@@ -126,7 +126,8 @@ def read_snapshot(
     spec: Specification, data: bytes, engine_of: Callable[[Plan], EngineStart[Any]], allow_changes: bool = False
 ) -> tuple[Plan | None, EngineStart[Any] | None, Running, pa.Schema | None]:
     """Plan, engine and state of a snapshot, and the schema of the last batch before it. Raises SnapshotError, saying
-    why, for anything but an intact snapshot of this specification, or with `allow_changes` of one with another delay.
+    why, for anything but an intact snapshot of this specification, or with `allow_changes` of one with another delay;
+    DeviceError where CUDA was asked for by name and cannot run the specification.
     """
     snapshot = _checked(data)
     try:
@@ -161,7 +162,7 @@ def read_snapshot(
         waiting = bytes_of([*late, *merges])
         after = Running(progress, windows, head["seq"], counted, late, merges, head["finished"], waiting)
         return plan, engine, after, batches
-    except SnapshotError:
+    except (SnapshotError, DeviceError):  # the snapshot is whole, though this device does not take it
         raise
     except (pa.ArrowException, GpuwinError, ValueError, KeyError, TypeError, IndexError) as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error

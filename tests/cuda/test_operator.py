@@ -194,6 +194,13 @@ def test_what_has_no_cuda_kernel_is_said() -> None:
     with pytest.raises(gw.DeviceError, match="after each row"):
         each_row.start(device="cuda").process(rows)
     assert each_row.start(device="auto").process(rows).num_rows == 1
+    taken = each_row.start(device="cpu")
+    taken.process(rows)
+    with pytest.raises(gw.DeviceError, match="after each row"):  # and not that the snapshot cannot be read
+        each_row.restore(taken.snapshot(), device="cuda")
+    late = replace(each_row, emit=gw.OnClose(), allowed_lateness="1 minute", accumulation="retracting")
+    with pytest.raises(gw.DeviceError, match="'retracting' results of allowed lateness"):
+        late.start(device="cuda").process(rows)
 
 
 @pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("3 seconds")])
