@@ -25,7 +25,7 @@ def keeps_ledger(spec: Specification) -> bool:
 
 
 def _reason_for_ledger(spec: Specification) -> str | None:
-    """What of a specification needs a ledger entry for each (key, window); None where nothing does."""
+    """Part of a specification that needs a ledger entry for each (key, window); None where none does."""
     emit, semantics = spec.emit, spec.semantics
     if isinstance(emit, Complete):
         return None
