@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.planning.plan import Plan
+from gpuwin.errors import OverflowError
+from gpuwin.planning.plan import Output, Plan
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.rows.slices import RowSlices
@@ -30,13 +31,24 @@ def finished(
 ) -> list[pa.Array]:
     """Values of results, one array per aggregate."""
     heap = None if heap is None else heap.with_texts_of(plan.layout, columns)
-    out = [None if output.finish is None else output.finish(columns, heap) for output in plan.outputs]
+    out = [_finished(output, columns, heap) for output in plan.outputs]
     for of_rows in plan.of_rows:
         assert slices is not None
         for at, array in zip(of_rows.at, of_rows.finish(slices), strict=True):
             type_ = plan.outputs[at].type
             out[at] = array if array.type == type_ else array.cast(type_)
     return out
+
+
+def _finished(output: Output, columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array | None:
+    if output.finish is None:
+        return None
+    try:
+        return output.finish(columns, heap)
+    except OverflowError as error:
+        raise OverflowError(
+            f"aggregate {output.name!r}: {error}; cast its column to float64, or aggregate smaller values"
+        ) from error
 
 
 def result(

@@ -183,7 +183,7 @@ def _decimal_mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source:
         exact, rows = (int(hi[i]) << 64) + int(lo[i]), int(size[i])
         rounded_exact = (2 * abs(exact) * factor + rows) // (2 * rows) * (-1 if exact < 0 else 1)
         if abs(rounded_exact) >= 10**out.precision:
-            raise OverflowError(f"a mean does not fit {out}; nothing of the batch was applied")
+            raise OverflowError(f"a mean does not fit {out}")
         high[i], small[i] = rounded_exact >> 64, rounded_exact & ((1 << 64) - 1)
     return decimal_array(high, small, valid, out.scale).cast(out)
 

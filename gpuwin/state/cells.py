@@ -108,11 +108,8 @@ def sum_limit(column: CellColumn) -> int:
 
 def overflow_error(column: CellColumn) -> OverflowError:
     """Error for a sum that leaves the type of its column."""
-    bits = 128 if column.dtype == "int128" else 64
-    error = OverflowError(
-        f"a sum in {column.name!r} does not fit {bits} bits; "
-        "sum it as a wider type (decimal, or float64), or smaller values"
-    )
+    bits, wider = (128, "float64") if column.dtype == "int128" else (64, "a wider type (decimal, or float64)")
+    error = OverflowError(f"a sum in {column.name!r} does not fit {bits} bits; sum it as {wider}, or smaller values")
     error.column = column.name
     return error
 

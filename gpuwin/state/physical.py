@@ -114,7 +114,7 @@ def decimal_array(hi: np.ndarray, lo: np.ndarray, valid: np.ndarray | None, scal
     if valid is not None:
         exceeds &= valid
     if exceeds.any():
-        raise OverflowError("a decimal result has more than 38 digits; nothing of the batch was applied")
+        raise OverflowError("a decimal result has more than 38 digits")
     data = np.empty((len(hi), 2), np.uint64)
     data[:, 0], data[:, 1] = lo, hi.view(np.uint64)
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))

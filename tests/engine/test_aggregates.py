@@ -248,9 +248,12 @@ def test_overflow_is_an_error_and_never_wraps() -> None:
         ([D(10) ** 37 * 9] * 2, pa.decimal128(38, 0)),
         ([2**64 - 1], pa.uint64()),
     ):
-        with pytest.raises(gw.OverflowError) as raised:
+        with pytest.raises(gw.OverflowError, match=r"'(out|sum c|c)'.* float64") as raised:
             results(gw.sum("c"), batch(values, type_), 1)
         assert isinstance(raised.value, ArithmeticError)
+    for digits in (36, 38):  # of the mean, and of the sum that it is made of
+        with pytest.raises(gw.OverflowError, match=r"('out'|128 bits).* (to|as) float64"):
+            results(gw.mean("c"), batch([D("9" * digits)] * 2, pa.decimal128(digits, 0)), 1)
 
 
 @pytest.mark.parametrize(
