@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from gpuwin.errors import SchemaError
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
-_DAY = 86_400_000_000
-_PER_UNIT = {"s": 1_000_000, "ms": 1_000}
+_PER_UNIT = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000}
 
 
 def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
@@ -312,7 +311,7 @@ def instants(array: pa.Array) -> np.ndarray:
     nothing."""
     type_ = array.type
     if pa.types.is_date32(type_):
-        return np.asarray(array.view(pa.int32()).fill_null(0)).astype(np.int64) * _DAY
+        return micros_of(np.asarray(array.view(pa.int32()).fill_null(0)).astype(np.int64), "day")
     raw = array.view(pa.int64())
     values = np.frombuffer(raw.buffers()[1] or b"", np.int64)[raw.offset : raw.offset + len(raw)]
     return micros_of(values, "ms" if pa.types.is_date64(type_) else type_.unit)

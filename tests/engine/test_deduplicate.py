@@ -185,6 +185,11 @@ def test_times_at_both_ends() -> None:
     assert numbers(gw.Deduplicate(["k"], "t", **explicit).start().process(batch)) == [0]  # type: ignore[arg-type]
     assert numbers(gw.Deduplicate(["k"], "t", "1 second", **explicit).start().process(batch)) == [0, 3]  # type: ignore[arg-type]
     assert numbers(gw.Deduplicate(["k", "t"], "t", **explicit).start().process(batch)) == [0, 2, 3]  # type: ignore[arg-type]
+    dates = pa.table({"k": [1, 2, 3], "t": pa.array([0, 2**31 - 1, -(2**31)], pa.date32()), "n": range(3)})
+    op = gw.Deduplicate(["k"], "t").start()
+    assert numbers(op.process(dates)) == [0, 1, 2]
+    assert op.watermark == -MIN - 2  # the last one before the end of the stream
+    assert op.process(dates.slice(2)).num_rows == 0
 
 
 def test_the_loop_over_batches_and_what_goes_on_behind() -> None:
