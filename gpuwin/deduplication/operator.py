@@ -57,18 +57,17 @@ class DeduplicateOperator:
         first, before = remembered.first(keys, came.on_time, came.time, self._plan.within)
         try:
             after = self._counted(came, table.num_rows, len(first))
-            self._check_limit(remembered.nbytes + after.late_bytes)
+            kept = self._kept(remembered, state, after)
             if len(first) == table.num_rows:
                 passed = [copied(column) for column in columns]
             else:
                 passed = gathered((), [with_own_dictionaries(column) for column in columns], first)[1]
+            result = pa.table(passed, schema=schema)
         except BaseException:
             remembered.back_to(before)
             raise
-        if self._plan.forgets and after.progress.watermark > state.progress.watermark:
-            remembered.forget(after.progress.watermark)
-        self._state, self._remembered = after, remembered
-        return pa.table(passed, schema=schema)
+        self._state, self._remembered = after, kept
+        return result
 
     def _on_time(self, state: DeduplicateState, table: pa.Table | pa.RecordBatch, columns: list[pa.Array]) -> _Came:
         """Rows of a batch that are not late, and the state with the others."""
@@ -100,13 +99,22 @@ class DeduplicateOperator:
         counted = replace(counted, rows_in=counted.rows_in + rows, rows_out=counted.rows_out + first)
         return replace(came.after, counted=counted)
 
-    def _check_limit(self, size: int) -> None:
-        most = self._plan.most_bytes
-        if most is not None and size > most:
+    def _kept(self, remembered: RememberedKeys, state: DeduplicateState, after: DeduplicateState) -> RememberedKeys:
+        """Keys that are kept between two states. Raises LimitExceeded if these are too many; then none has changed."""
+        plan, least = self._plan, after.progress.watermark
+        if plan.forgets and least > state.progress.watermark:
+            remembered = remembered.without_many(least)
+        most = INT64_MAX if plan.most_bytes is None else plan.most_bytes
+        if plan.forgets and remembered.nbytes + after.late_bytes > most:
+            remembered = remembered.without(least)
+        size = remembered.nbytes + after.late_bytes
+        if size > most:
             raise LimitExceeded(
                 f"the deduplication would keep {size} bytes, and Limits.max_state_bytes is {most}; nothing of the "
-                "batch was applied"
+                "batch was applied. Remember keys for less long (within=...), take late rows out (op.late_rows()), or "
+                "raise the limit"
             )
+        return remembered
 
     def advance_watermark(self, time: Any) -> pa.Table:
         """No rows: keys are forgotten once no row can come before `time` (datetime or int microseconds). The watermark
@@ -115,9 +123,9 @@ class DeduplicateOperator:
         state, rule = self._open_state(), self._plan.rule
         progress = rule.advanced(state.progress, rule.from_user(time))
         if self._plan.time is not None:
-            self._state = replace(state, progress=progress)
             if self._plan.forgets:
-                self._remembered.forget(progress.watermark)
+                self._remembered = self._remembered.without_many(progress.watermark)
+            self._state = replace(state, progress=progress)
         return self.output_schema.empty_table()
 
     def finish(self) -> pa.Table:

@@ -49,8 +49,11 @@ class RememberedKeys:
         """Rows that are the first of their keys, among some rows of a batch (int64[n], ascending), ascending; and what
         `back_to` takes. From now on their keys are remembered until `within` microseconds after them.
 
-        columns, time (int64): of all rows of the batch.
+        columns, time (int64): of all rows of the batch. Those of other rows leave no trace.
         """
+        if len(rows) < len(time):
+            places = pa.array(rows)
+            columns, time = [column.take(places) for column in columns], time[rows]
         known = len(self._keys)
         try:
             code = self._keys.encode(columns, len(time))
@@ -60,8 +63,8 @@ class RememberedKeys:
             self._with_keys(known)
             raise
         first = empty(len(rows), np.int64)
-        found = first_rows(code, time, _after(time, within), rows, self._until.values, first)
-        return first[:found], before
+        found = first_rows(code, time, _after(time, within), np.arange(len(rows)), self._until.values, first)
+        return rows[first[:found]], before
 
     def back_to(self, before: Before) -> None:
         """Takes the rows of one call of `first`, the last one, out again."""
@@ -74,18 +77,28 @@ class RememberedKeys:
             self._keys, _ = self._keys.kept(np.arange(count, dtype=np.int32))
         self._until = Appended(self._until.values[:count])
 
-    def forget(self, before: int) -> None:
-        """Takes keys out that are remembered until before a time, where they have become the majority; it is looked
-        whether they have when there are half as many keys again as the last time. No row is before that time, so none
-        finds them.
+    def without_many(self, before: int) -> RememberedKeys:
+        """These keys, or, once those that are remembered until before a time have become the majority, the others. It
+        is looked whether they have when there are half as many keys again as the last time. No row is before that time,
+        so none finds them.
         """
         if 2 * len(self._keys) < 3 * self._checked:
-            return
-        used = self._codes(before)
-        if 2 * len(used) < len(self._keys):
-            self._until = Appended(self._until.values[used])
-            self._keys, _ = self._keys.kept(used)
+            return self
+        if 2 * self.count(before) < len(self._keys):
+            return self.without(before)
         self._checked = max(FEW_KEYS, len(self._keys))
+        return self
+
+    def without(self, before: int) -> RememberedKeys:
+        """The keys that are remembered until a time or longer; these stay as they are."""
+        used = self._codes(before)
+        if len(used) == len(self._keys):
+            return self
+        others = RememberedKeys(self._keys.types)
+        others._keys, _ = self._keys.kept(used)
+        others._until = Appended(self._until.values[used])
+        others._checked = max(FEW_KEYS, len(used))
+        return others
 
     def _codes(self, least: int) -> np.ndarray:
         """Codes of the keys that are remembered until a time or longer, int32, ascending."""

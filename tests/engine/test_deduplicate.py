@@ -178,6 +178,34 @@ def test_a_batch_that_fails_leaves_the_keys_as_they_were(monkeypatch: pytest.Mon
     assert numbers(op.process(rows((1, 5), (3, 3), (2, 7)))) == [1, 2]
 
 
+def test_rows_that_are_dropped_leave_no_keys_in_memory() -> None:
+    op = gw.Deduplicate(["k"], "t", "5 seconds").start()
+    op.process(rows((0, 100)))
+    size = op.metrics.state_bytes
+    late = rows(*((k, 1) for k in range(2 * FEW_KEYS)), (0, 100), (-1, 100))
+    timeless = late.set_column(1, "t", pa.nulls(len(late), late.schema.field("t").type))
+    assert numbers(op.process(timeless)) == []
+    assert numbers(op.process(late)) == [2 * FEW_KEYS + 1]
+    assert (op.metrics.rows_late, op.metrics.rows_null_time) == (2 * FEW_KEYS, 2 * FEW_KEYS + 2)
+    assert op.metrics.state_bytes <= 2 * size
+
+
+def test_keys_that_the_watermark_has_passed_do_not_count_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = gw.Deduplicate(["k"], "t", "1 second", limits=gw.Limits(max_state_bytes=100_000)).start()
+    for at in range(20):
+        assert op.process(rows(*((1000 * at + k, 10 * at) for k in range(1000)))).num_rows == 1000
+    assert op.metrics.state_bytes <= 100_000
+    before = op.snapshot()
+    with monkeypatch.context() as patch:  # no memory for what stays
+        patch.setattr(remembered_keys.KeyDictionary, "kept", lambda *_: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            op.process(rows(*((k, 1000) for k in range(8000))))
+    with pytest.raises(gw.LimitExceeded, match=r"within=\.\.\."):
+        op.process(rows(*((k, 1000) for k in range(8000))))
+    assert op.snapshot() == before
+    assert numbers(op.process(rows((1, 1000), (19_000, 1000), (1, 1001)))) == [0, 1]
+
+
 def test_times_at_both_ends() -> None:
     times = pa.array([MIN, MIN, MIN + 1, 1 - MIN - 2, 1 - MIN - 2], pa.timestamp("us"))
     batch = pa.table({"k": [1, 1, 1, 1, 1], "t": times, "n": range(5)})
