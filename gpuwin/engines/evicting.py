@@ -198,19 +198,19 @@ class EvictingEngine:
         # Of the times, only triggers by time take notice.
         none = np.zeros(len(some), np.int64)
         fired, ledger = firings_of(self.trigger, ledger, visits, none, none, none, none, BatchTime(0, False))
-        lo, hi = _of_held(state.windows.first[:-1], there), _of_held(state.windows.first[1:], there)
+        lo, hi = _of_held(state.windows.lo, there), _of_held(state.windows.hi, there)
         fires = np.searchsorted(fired.window, np.arange(len(some) + 1))
         new = visits.row + place
         compared = self._compared(state, lo, hi, new, visits, fires)
         buffer, seen_lo, seen_hi, *left, gone = visit_windows(
-            *compared, state.windows.rows, lo, hi, new, visits.first, fires, fired.rank
+            *compared, state.windows.places.values, lo, hi, new, visits.first, fires, fired.rank
         )
         at = some[fired.window]
         seen = _Seen(buffer, seen_lo, seen_hi, taking.code[at], taking.window[at], fired.timing)
         results = self._emitted(state, seen, _in_turn(until_of(fired, visits, rows), rows))
         windows, ended = self._left(state.windows, taking, ledger, (buffer, left[0], left[1]), watermark)
-        lost = np.bincount(np.concatenate((gone, ended)), minlength=len(uses)).astype(np.int32)
-        return self._without_unused(replace(state, windows=windows, uses=uses - lost)), results
+        np.subtract.at(uses, np.concatenate((gone, ended)), 1)
+        return self._without_unused(replace(state, windows=windows)), results
 
     def _visits(self, windows: HeldWindows, assigned: Assigned, before: int, watermark: int) -> tuple[_Taking, Visits]:
         """Windows of the state and the batch, and the visits of those that take part in it."""
@@ -221,16 +221,15 @@ class EvictingEngine:
         first = np.append(np.flatnonzero(begins), len(order))
         code, window = code[begins], window[begins]
         held, came = union_of_windows(windows.window, windows.code, window, code)
-        known = held >= 0
-        of_code, of_window = np.empty(len(held), np.int32), np.empty(len(held), np.int64)
-        of_code[known], of_window[known] = windows.code[held[known]], windows.window[held[known]]
-        of_code[~known], of_window[~known] = code[came[~known]], window[came[~known]]
+        opened = held < 0
+        of_code, of_window = _of_held(windows.code, held), _of_held(windows.window, held)
+        of_code[opened], of_window[opened] = code[came[opened]], window[came[opened]]
         end = self.grid.ends(of_window)
         was = _of_held(windows.closed, held)
         closing = ~was & (end <= self.bounds.closing(watermark))
         part = (came >= 0) | closing
-        size = np.where(came >= 0, np.diff(first)[came], 0)[part] if len(first) > 1 else np.zeros(int(part.sum()), int)
-        after_end = (~known & (end <= self.bounds.closing(before)))[part]
+        size = _of_held(np.diff(first), came[part])
+        after_end = opened[part] & (end[part] <= self.bounds.closing(before))
         # A window whose first row comes after its end fires on time with that row, or with all of the batch.
         most = np.where(after_end & self.trigger.late_by_row, 1, size)
         visits = Visits(
@@ -254,15 +253,16 @@ class EvictingEngine:
         of windows that took part, as stretches of a buffer.
         """
         buffer, left_lo, left_hi = visited
-        part, held = taking.part, taking.held
-        lo, hi = _of_held(windows.first[:-1], held), _of_held(windows.first[1:], held)
+        part, held, places = taking.part, taking.held, windows.places
+        ends = taking.end <= self.bounds.evicting(watermark)
+        lo, hi = _of_held(windows.lo, held), _of_held(windows.hi, held)
         count, closed = _of_held(windows.count, held), _of_held(windows.closed, held)
         lo[part], hi[part], count[part], closed[part] = left_lo, left_hi, ledger.count, ledger.closed != 0
-        ends = taking.end <= self.bounds.evicting(watermark)
-        rows, first = joined_stretches(windows.rows, buffer, part[~ends], lo[~ends], hi[~ends])
-        ended, _ = joined_stretches(windows.rows, buffer, part[ends], lo[ends], hi[ends])
-        stay = ~ends
-        return HeldWindows(taking.code[stay], taking.window[stay], first, rows, count[stay], closed[stay]), ended
+        ended, _ = joined_stretches(places.values, buffer, part[ends], lo[ends], hi[ends])
+        left = HeldWindows(taking.code, taking.window, lo, hi, places, count, closed)
+        if ends.any():
+            left, part = left.where(~ends), part[~ends]
+        return left.with_new(buffer, part), ended
 
     # -- firings -----------------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class EvictingEngine:
         column = state.pool.columns[evictor.column]
         some = np.flatnonzero(np.diff(fires))
         no_second = np.zeros(len(some), bool)
-        held, _ = joined_stretches(state.windows.rows, _NONE, no_second, lo[some], hi[some])
+        held, _ = joined_stretches(state.windows.places.values, _NONE, no_second, lo[some], hi[some])
         came, _ = joined_stretches(new, _NONE, no_second, visits.first[some], visits.first[some + 1])
         at = np.concatenate((held, came))
         taken = column.take(pa.array(at)).combine_chunks()
@@ -400,7 +400,7 @@ class EvictingEngine:
         columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.values}
         rows = RowPool(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
         windows = HeldWindows.from_arrow(parts["windows"])
-        uses = np.bincount(windows.rows, minlength=len(rows)).astype(np.int32)
+        uses = np.bincount(windows.rows()[0], minlength=len(rows)).astype(np.int32)
         return EvictingWindows(keys_of(self.plan.key_types, parts["keys"]), rows, windows, uses)
 
     def _without_unused(self, state: EvictingWindows) -> EvictingWindows:
@@ -436,9 +436,10 @@ def _by_window(assigned: Assigned) -> np.ndarray:
 
 def _of_held(values: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Values of windows of the state at these places, 0 where the place is -1."""
-    found = np.zeros(len(held), values.dtype)
-    known = held >= 0
-    found[known] = values[held[known]]
+    if not len(values):
+        return np.zeros(len(held), values.dtype)
+    found: np.ndarray = values[held]  # at -1, the last one
+    found[held < 0] = 0
     return found
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import gpuwin as gw
 from gpuwin.engines import evicting
 from gpuwin.engines.evicting import EvictingEngine, EvictingWindows
+from gpuwin.state.rows import held_windows
 from gpuwin.state.rows.slices import RowSlices
 
 EVICTORS = [
@@ -102,14 +103,14 @@ def test_firings_see_the_rows_of_a_plain_model(
 def checked(state: EvictingWindows) -> None:
     """Asserts that what the state keeps of its windows is what they say."""
     held = state.windows
-    uses = np.bincount(held.rows, minlength=len(state.pool))
+    rows, first = held.rows()
+    uses = np.bincount(rows, minlength=len(state.pool))
     np.testing.assert_array_equal(state.uses, uses)
     assert not len(uses) or len(uses) <= 2 * np.count_nonzero(uses) + 64
-    assert not isinstance(held.rows.base, np.ndarray)  # no part of all that the batch brought
-    assert held.first[0] == 0
-    assert held.first[-1] == len(held.rows)
+    assert len(held.places) <= 1.5 * len(rows) + 1024
+    assert held.places.nbytes <= 10 * len(held.places) + 64  # no part of all that the batch brought
     for at in range(len(held)):
-        assert (np.diff(held.rows[held.first[at] : held.first[at + 1]]) > 0).all()
+        assert (np.diff(rows[first[at] : first[at + 1]]) > 0).all()
     by = list(zip(held.window.tolist(), held.code.tolist(), strict=True))
     assert by == sorted(set(by))
 
@@ -149,6 +150,39 @@ def test_the_state_counts_the_uses_of_its_rows(
     assert len(states) >= 19
     assert not len(states[-1].windows)
     assert not len(states[-1].pool)
+
+
+def test_a_small_batch_writes_only_the_windows_that_it_visits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a batch that fails, again and again, leaves no more memory behind than one."""
+    written, states = list[int](), list[EvictingWindows]()
+    joined, sound = evicting.joined_stretches, EvictingEngine._applied
+
+    def counted(*args: Any) -> Any:
+        out = joined(*args)
+        written.append(len(out[0]))
+        return out
+
+    def applied(self: EvictingEngine, *args: Any) -> Any:
+        states.append(sound(self, *args)[0])
+        return states[-1], []
+
+    op = spec(gw.KeepLast(10), 1).start(device="cpu")
+    op.process(table([(k % 1000, k, k) for k in range(5000)]))
+    monkeypatch.setattr(evicting, "joined_stretches", counted)
+    monkeypatch.setattr(held_windows, "joined_stretches", counted)
+    before = op.snapshot()
+    del written[:]
+    ahead = op.branch()
+    for at in range(20):
+        ahead.process(table([(at, 0, 0)]))
+    assert sum(written) < 20 * 30  # of 5000 rows
+    assert op.snapshot() == before
+    monkeypatch.setattr(EvictingEngine, "_applied", applied)
+    for _ in range(20):
+        branch = op.branch()
+        branch.process(table([(1, 0, 0)]))
+    assert len({state.windows.places.nbytes for state in states}) == 1
+    assert op.snapshot() == before
 
 
 def test_firings_are_computed_with_few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

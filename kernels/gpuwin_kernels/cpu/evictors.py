@@ -75,7 +75,10 @@ def visit_windows(  # type: ignore[no-untyped-def]
     sees buffer[seen_lo[f]:seen_hi[f]], window w is left with buffer[left_lo[w]:left_hi[w]], and `gone` went.
     """
     windows, firings = lo.shape[0], rank.shape[0]
-    buffer = np.empty(max(new.shape[0] + 64, 64), np.int64)
+    size = new.shape[0] + 64
+    for w in range(windows):
+        size += hi[w] - lo[w]
+    buffer = np.empty(size, np.int64)
     gone = np.empty(64, np.int64)
     lost = 0
     seen_lo, seen_hi = np.empty(firings, np.int64), np.empty(firings, np.int64)
