@@ -49,7 +49,13 @@ class Accepted:
         wanted = "decimals of at most 38 digits: cast it to decimal128" if castable else self.text
         check_known(f"aggregate {name!r}: column", column, type_)
         kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind.replace("by_k", "by")
-        instead = _instead(aggregate) if column == aggregate.column and pa.types.is_nested(type_) else ""
+        instead = ""
+        if column == aggregate.column and pa.types.is_nested(type_):
+            instead = _instead(aggregate)
+        elif isinstance(type_, pa.BaseExtensionType) and self.test(type_.storage_type):
+            instead = f": cast it to {type_.storage_type}"
+        elif aggregate.kind == "sum" and pa.types.is_boolean(type_):
+            instead = f". gw.count_if({column!r}) counts the rows where it is true"
         raise SchemaError(
             f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}{instead}"
         )

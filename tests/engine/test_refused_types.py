@@ -55,3 +55,18 @@ def test_structs_are_refused_with_what_to_do(aggregate: Any, says: str) -> None:
         gw.aggregate(table, spec(aggregates={"x": aggregate}))
     assert says in str(caught.value)
     assert gw.aggregate(table, spec(aggregates={"x": gw.collect_list("s")}))["x"].to_pylist() == [[{"a": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "says"),
+    [
+        (gw.sum("flag"), "and durations. gw.count_if('flag') counts the rows where it is true"),
+        (gw.max("tagged"), "strings and binary: cast it to fixed_size_binary[16]"),
+        (gw.sum("tagged"), "numbers, decimals (decimal128) and durations"),
+    ],
+)
+def test_what_to_do_with_booleans_and_extension_types(aggregate: Any, says: str) -> None:
+    table = rows(1, flag=[True], tagged=pa.array([b"0" * 16], pa.uuid()))
+    with pytest.raises(gw.SchemaError) as caught:
+        gw.aggregate(table, spec(aggregates={"x": aggregate}))
+    assert str(caught.value).endswith(says)
