@@ -51,8 +51,9 @@ class RememberedKeys:
 
         columns, time (int64): of all rows of the batch. Those of other rows leave no trace.
         """
+        each = rows
         if len(rows) < len(time):
-            places = pa.array(rows)
+            places, each = pa.array(rows), np.arange(len(rows))
             columns, time = [column.take(places) for column in columns], time[rows]
         known = len(self._keys)
         try:
@@ -63,7 +64,7 @@ class RememberedKeys:
             self._with_keys(known)
             raise
         first = empty(len(rows), np.int64)
-        found = first_rows(code, time, _after(time, within), np.arange(len(rows)), self._until.values, first)
+        found = first_rows(code, time, _after(time, within), each, self._until.values, first)
         return rows[first[:found]], before
 
     def back_to(self, before: Before) -> None:
