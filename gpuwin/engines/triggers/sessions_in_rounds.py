@@ -44,10 +44,10 @@ class SessionTriggerEngineInRounds(SessionTriggerEngine):
         self.on_time = replace(trigger, early=None, late=None)
         # Until its rows are as many as a firing takes, nothing happens to a session that is open and stays so, unless
         # a row takes a result back.
-        by_number = isinstance(trigger.early, EveryRows) and not isinstance(trigger.late, EveryEventTime)
-        self.fires_at = trigger.early.rows if by_number and isinstance(trigger.early, EveryRows) else 1
-        if rule.per_row or self.reaches_back or self.restarts or self.retracting:
-            self.fires_at = 1
+        alone = rule.per_row or self.reaches_back or self.restarts or self.retracting
+        by_time = isinstance(trigger.late, EveryEventTime)
+        early = trigger.early
+        self.fires_at = early.rows if isinstance(early, EveryRows) and not (alone or by_time) else 1
         if not self.by_row:  # a session may close and open again: what fires when a batch ends waits
             self.on_rows = trigger.without(Every, EveryRows)
 
