@@ -315,14 +315,14 @@ def _compiler() -> Finding:
     except subprocess.TimeoutExpired:
         return Finding("compiler", "absent", f"one kernel took more than {_COMPILE_SECONDS} s")
     try:
-        told = json.loads(done.stdout.splitlines()[-1])
+        report = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):  # it could not even be imported
         said = (done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[-1]
         return Finding("compiler", "absent", f"no kernel compiles: {said}", pip("gpuwin[cuda13]"))
-    fault = told["fault"]
+    fault = report["fault"]
     if fault is None:
-        return Finding("compiler", "ok", f"a kernel compiles for {told['target']} (PTX {told['ptx']})")
-    said = f"no kernel compiles for {told['target']}, because of {fault['part']}: {fault['said']}"
+        return Finding("compiler", "ok", f"a kernel compiles for {report['target']} (PTX {report['ptx']})")
+    said = f"no kernel compiles for {report['target']}, because of {fault['part']}: {fault['said']}"
     return Finding("compiler", "absent", said, str(fault["mend"]))
 
 

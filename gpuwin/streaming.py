@@ -96,6 +96,9 @@ def window_time(results: Any) -> pa.Table:
 
 def _check(spec: object, call: str) -> None:
     if not isinstance(spec, WindowedAggregation):
-        joins = type(spec).__module__.startswith("gpuwin.joins.")
-        hint = "; a join goes by its own loop: op = join.start(), and op.process(left=..., right=...)" if joins else ""
+        hint = ""
+        if isinstance(spec, Deduplicate):
+            hint = "; a deduplication of one table is pa.concat_tables(gw.run(spec, [table]))"
+        elif type(spec).__module__.startswith("gpuwin.joins."):
+            hint = "; a join goes by its own loop: op = join.start(), and op.process(left=..., right=...)"
         raise SpecificationError(f"write {call}: spec is a gw.WindowedAggregation, not {type(spec).__name__}{hint}")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.gaps import gaps_of
-from gpuwin.planning.ingest import instants, joined_arrays, last_instants, planned_column, planned_time
+from gpuwin.planning.ingest import check_bounds, instants, joined_arrays, last_instants, planned_column, planned_time
 from gpuwin.planning.plan import Plan
 from gpuwin.state.buffers import copied
 from gpuwin.state.keys.dictionary import FEWER
@@ -157,8 +157,8 @@ def read_rows(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int |
     """Rows of a batch in the planned types, and the number of those without a time. `now`: the time of all rows, with a
     system clock.
 
-    Raises SchemaError for a column that is missing or of another type, OverflowError for a uint64 that an accumulation
-    cannot have.
+    Raises SchemaError for a column that is missing or of another type, and for a window that ends before it starts,
+    OverflowError for a uint64 that an accumulation cannot have.
     """
     spec = plan.spec
     n = batch.num_rows
@@ -179,6 +179,7 @@ def read_rows(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int |
     rows = TimedRows(columns, time, seq)
     if isinstance(spec.window, InheritedWindow):
         start, end = columns["window_start"], columns["window_end"]
+        check_bounds(start, end)
         rows = replace(rows, start=instants(start), end=instants(end))
         clock = (*clock, start, end)
     if isinstance(spec.window, SessionWindow) and isinstance(spec.window.gap, Column):

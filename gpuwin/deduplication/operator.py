@@ -71,15 +71,16 @@ class DeduplicateOperator:
 
     def _on_time(self, state: DeduplicateState, table: pa.Table | pa.RecordBatch, columns: list[pa.Array]) -> _Came:
         """Rows of a batch that are not late, and the state with the others."""
-        rows, plan = table.num_rows, self._plan
+        plan = self._plan
         if plan.time is None:
-            return _Came(np.zeros(rows, np.int64), np.arange(rows), state)
+            return _Came(None, None, state)
         assert state.schema is not None
         column = columns[state.schema.get_field_index(plan.time)]
         time, timed = instants(column), valid_mask(column)
-        late, on_time = time < state.progress.watermark, time >= state.progress.watermark
+        late = time < state.progress.watermark
+        dropped = late
         if timed is not None:
-            late, on_time = late & timed, on_time & timed
+            late, dropped = late & timed, late | ~timed
         counted = replace(
             state.counted,
             rows_late=state.counted.rows_late + int(late.sum()),
@@ -90,7 +91,7 @@ class DeduplicateOperator:
         if plan.collect_late and late.any():
             rows_late = kept(state.late, table, [np.flatnonzero(late)])
             after = replace(after, late=rows_late, late_bytes=state.late_bytes + rows_late[-1].nbytes)
-        return _Came(time, np.flatnonzero(on_time), after)
+        return _Came(time, np.flatnonzero(~dropped) if dropped.any() else None, after)
 
     @staticmethod
     def _counted(came: _Came, rows: int, first: int) -> DeduplicateState:
@@ -194,10 +195,10 @@ class DeduplicateOperator:
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    """Rows of a batch: the time of each (int64[n]), those that are not late (int64[k], ascending), and the state in
-    which the others are counted.
+    """Rows of a batch: the time of each (int64[n]; None: they have none), those that are not late (int64[k], ascending;
+    None: all), and the state in which the others are counted.
     """
 
-    time: np.ndarray
-    on_time: np.ndarray
+    time: np.ndarray | None
+    on_time: np.ndarray | None
     after: DeduplicateState

@@ -10,15 +10,14 @@ import pyarrow as pa
 
 from gpuwin.state.appended import Appended
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
-from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin_kernels.cpu.first_rows import FORGOTTEN, first_rows
+from gpuwin_kernels.cpu.first_rows import FOR_EVER, FORGOTTEN, first_rows_ever, first_rows_within
 from gpuwin_kernels.cpu.kept_memory import empty
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Keys as they were before some rows: how many there were, and of the keys of the rows (int32[n]) the times
-    (int64[n]).
+    """Keys as they were before some rows: how many there were, and of the keys of the first rows among these (int32[n])
+    the times (int64[n]), where such keys were known.
     """
 
     keys: int
@@ -44,32 +43,50 @@ class RememberedKeys:
         self._checked = max(FEW_KEYS, len(until))
 
     def first(
-        self, columns: Sequence[pa.Array], rows: np.ndarray, time: np.ndarray, within: int
+        self, columns: Sequence[pa.Array], rows: np.ndarray | None, time: np.ndarray | None, within: int
     ) -> tuple[np.ndarray, Before]:
-        """Rows that are the first of their keys, among some rows of a batch (int64[n], ascending), ascending; and what
-        `back_to` takes. From now on their keys are remembered until `within` microseconds after them.
+        """Rows that are the first of their keys, ascending, and what `back_to` takes. From now on their keys are
+        remembered until `within` microseconds after them, or for ever where that is the largest int64.
 
-        columns, time (int64): of all rows of the batch. Those of other rows leave no trace.
+        columns, time (int64; needed unless it is for ever): of all rows of a batch. rows (int64[n], ascending; None:
+        all): those that are asked about; others leave no trace.
         """
-        each = rows
-        if len(rows) < len(time):
-            places, each = pa.array(rows), np.arange(len(rows))
-            columns, time = [column.take(places) for column in columns], time[rows]
+        if rows is not None:
+            places = pa.array(rows)
+            columns, time = [column.take(places) for column in columns], None if time is None else time[rows]
         known = len(self._keys)
         try:
-            code = self._keys.encode(columns, len(time))
-            self._until.append(np.full(len(self._keys) - len(self._until), FORGOTTEN))
-            before = Before(known, code, self._until.values[code])
+            code = self._keys.encode(columns, len(columns[0]))
+            if within == FOR_EVER:
+                first, before = self._first_ever(code, known)
+            else:
+                assert time is not None
+                first, before = self._first_within(code, time, within, known)
         except BaseException:
             self._with_keys(known)
             raise
-        first = empty(len(rows), np.int64)
-        found = first_rows(code, time, _after(time, within), each, self._until.values, first)
-        return rows[first[:found]], before
+        return first if rows is None else rows[first], before
+
+    def _first_ever(self, code: np.ndarray, known: int) -> tuple[np.ndarray, Before]:
+        """First rows of keys behind the first `known` ones, which are remembered already."""
+        new = len(self._keys) - known
+        first = np.empty(new, np.int64)
+        if new:
+            self._until.append(np.full(new, FOR_EVER))
+            first_rows_ever(code, known, np.zeros(new, np.bool_), first)
+        return first, Before(known, code[:0], self._until.values[:0])
+
+    def _first_within(self, code: np.ndarray, time: np.ndarray, within: int, known: int) -> tuple[np.ndarray, Before]:
+        """First rows of keys that are not remembered at their times."""
+        self._until.append(np.full(len(self._keys) - known, FORGOTTEN))
+        first, before = empty(len(code), np.int64), empty(len(code), np.int64)
+        found = first_rows_within(code, time, within, self._until.values, first, before)
+        first = first[:found].copy()
+        return first, Before(known, code[first], before[:found].copy())
 
     def back_to(self, before: Before) -> None:
         """Takes the rows of one call of `first`, the last one, out again."""
-        self._until.values[before.code] = before.until
+        self._until.values[before.code[::-1]] = before.until[::-1]  # of a key that was first twice, the first one's
         self._with_keys(before.keys)
 
     def _with_keys(self, count: int) -> None:
@@ -125,12 +142,3 @@ class RememberedKeys:
     def nbytes(self) -> int:
         """Bytes of memory held."""
         return self._keys.nbytes + self._until.nbytes
-
-
-def _after(time: np.ndarray, within: int) -> np.ndarray:
-    """Times plus `within`, at most the largest int64, and after `FORGOTTEN`."""
-    if within == INT64_MAX:
-        return np.full(len(time), INT64_MAX)
-    later: np.ndarray = np.minimum(time, INT64_MAX - within) + within
-    later = np.maximum(later, INT64_MIN + 1)
-    return later

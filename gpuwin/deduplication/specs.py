@@ -84,17 +84,17 @@ class Deduplicate:
         """Raises SpecificationError where there is no time, and something that goes by it."""
         if self.time is not None:
             return
-        told = [
+        timed = [
             name
-            for name, is_told in (
+            for name, is_set in (
                 ("within", self.within is not None),
                 ("watermark", self.watermark != _IN_ORDER),
                 ("collect_late", self.collect_late),
             )
-            if is_told
+            if is_set
         ]
-        if told:
-            raise SpecificationError(f"{' and '.join(told)} goes by event time: name its column, time=...")
+        if timed:
+            raise SpecificationError(f"{' and '.join(timed)} goes by event time: name its column, time=...")
 
     def _plan(self) -> DeduplicatePlan:
         within = INT64_MAX

@@ -21,7 +21,7 @@ from gpuwin.joins.side import Found
 from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
-from gpuwin.planning.ingest import as_table, instants, last_instants, valid_mask
+from gpuwin.planning.ingest import as_table, check_bounds, instants, last_instants, valid_mask
 from gpuwin.progress import Progress
 from gpuwin.state.keys.dictionary import FEW_KEYS
 from gpuwin.state.rows.row_runs import RowRun
@@ -184,6 +184,8 @@ class JoinOperator:
             came = _Came(np.zeros(rows, np.int64), np.ones(rows, bool), _NONE_LATE, None, state.metrics)
         else:
             bounds = (columns["window_start"],) if plan.carried else ()
+            if plan.carried:
+                check_bounds(columns["window_start"], columns["window_end"])
             came = self._on_time(state, columns[plan.times[number]], bounds)
             if plan.collect_late:
                 state = _with_late(state, number, table, came.late)

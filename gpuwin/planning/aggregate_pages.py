@@ -18,13 +18,13 @@ END: Final = "<!-- end of what is made -->\n"
 def aggregates_table() -> str:
     """The table of docs/aggregates.md: a line for each run of records that differ in their calls only."""
 
-    def told(record: Record) -> tuple[str, ...]:
+    def columns(record: Record) -> tuple[str, ...]:
         takes = tuple(dict.fromkeys(accepted.text for accepted in record.takes))
         by = f"; `by`: {takes[1]}" if len(takes) > 1 else ""
         return f"{takes[0]}{by}", record.text, record.empty, _kept(record)
 
     lines = ["| | takes | gives | of no values | keeps |", "|---|---|---|---|---|"]
-    for words, records in groupby(AGGREGATES.values(), told):
+    for words, records in groupby(AGGREGATES.values(), columns):
         calls = ", ".join(f"`{call}`" for record in records for call in record.calls)
         lines.append(f"| {' | '.join((calls, *words))} |")
     return "\n".join(lines) + "\n"

@@ -323,6 +323,20 @@ def last_instants(end: pa.Array) -> np.ndarray:
     return last
 
 
+def check_bounds(start: pa.Array, end: pa.Array) -> None:
+    """Raises SchemaError for a window, of those that rows bring along, that ends before it starts."""
+    wrong = instants(start) > instants(end)
+    for known in (valid_mask(start), valid_mask(end)):
+        if known is not None:
+            wrong &= known
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise SchemaError(
+            f"the window of row {row} ends before it starts: window_start is {start[row]}, window_end {end[row]}. "
+            "InheritedWindow takes the bounds that another operator gave out"
+        )
+
+
 def micros_of(values: np.ndarray, unit: str) -> np.ndarray:
     """int64[n] microseconds of values in an Arrow unit of time, saturated, nanoseconds floored."""
     if unit == "us":

@@ -49,7 +49,7 @@ class KeepNear:
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
             raise SpecificationError(f"KeepNear.column is the name of a column, not {self.column!r}")
-        if not is_real(self.threshold):
+        if not is_real(self.threshold) or self.threshold != self.threshold:
             raise SpecificationError(f"KeepNear.threshold is a number, not {self.threshold!r}")
         plain = int(self.threshold) if isinstance(self.threshold, Integral) else float(self.threshold)
         object.__setattr__(self, "threshold", plain)  # that of NumPy has another text

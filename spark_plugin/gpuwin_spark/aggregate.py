@@ -52,7 +52,9 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     from .map_in_arrow import map_in_arrow
 
     if not isinstance(spec, WindowedAggregation):
-        raise SpecificationError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
+        raise SpecificationError(
+            f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}{_instead(spec)}"
+        )
     if not hasattr(df, "isStreaming"):
         raise SpecificationError(
             f"aggregate takes a DataFrame of Spark, not {type(df).__name__}; gw.aggregate takes Arrow data"
@@ -74,6 +76,17 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     return map_in_arrow(
         together, _per_partition(spec, names, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True)
     )
+
+
+def _instead(spec: object) -> str:
+    """What of Spark does what a specification of another kind says."""
+    from gpuwin.deduplication import Deduplicate
+
+    if isinstance(spec, Deduplicate):
+        return ": write df.dropDuplicates(keys) or df.dropDuplicatesWithinWatermark(keys)"
+    if type(spec).__module__.startswith("gpuwin.joins."):
+        return ": write df.join(other, ...), which Spark runs"
+    return ""
 
 
 def _numbered(column: int) -> str:

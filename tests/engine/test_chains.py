@@ -333,6 +333,12 @@ def test_rows_that_bring_their_windows_along_need_no_time() -> None:
     assert op.metrics.rows_null_time == 3
     assert op.process(rows).num_rows == 0
     assert op.metrics.rows_late == 2
+    backwards = rows.set_column(1, "window_start", pa.array([None, 9, 10], TIME))
+    with pytest.raises(gw.SchemaError, match=r"row 2 ends before it starts: window_start is .*, window_end"):
+        op.process(backwards.set_column(2, "window_end", pa.array([0, 9, 9], TIME)))
+    join = gw.WindowJoin(gw.InheritedWindow(), ["v"], watermark=gw.ExplicitWatermark()).start()
+    with pytest.raises(gw.SchemaError, match="row 2 ends before it starts"):
+        join.process(left=backwards.set_column(2, "window_end", pa.array([0, 9, 9], TIME)), right=rows)
     assert op.finish().select(["v", "last"]).to_pylist() == [{"v": 8, "last": 4}]
     with pytest.raises(SpecificationError, match="time is missing"):
         gw.WindowedAggregation(window=gw.TumblingWindow("1 minute"), aggregates={"n": gw.count()})

@@ -274,6 +274,7 @@ def test_wrong_use_says_what_to_do() -> None:
         (lambda: gw.Deduplicate(["k"], "t", limits=gw.Limits(max_open_windows=3)), "max_state_bytes"),
         (lambda: gw.Deduplicate(["k"]).start().late_rows(), "collect_late=True"),
         (lambda: gw.Deduplicate(["k"]).start("gpu"), '"auto" or "cpu"'),
+        (lambda: gw.aggregate(pa.table({"k": [1]}), gw.Deduplicate(["k"])), r"gw\.run\(spec, \[table\]\)"),  # type: ignore[arg-type]
     ]
     for call, message in wrong:
         with pytest.raises(gw.SpecificationError, match=message):

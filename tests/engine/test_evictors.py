@@ -99,3 +99,9 @@ def test_keep_within_counts_back_from_the_newest_row() -> None:
     table = pa.table({"time": pa.array(times, pa.timestamp("s")), "v": times})
     found = op.process(table)["all"].to_pylist()
     assert found == [[1], [1, 5], [20], [20, 12], [20, 12]]
+
+
+@pytest.mark.parametrize("threshold", ["3", None, float("nan")])
+def test_a_threshold_is_a_number(threshold: Any) -> None:
+    with pytest.raises(gw.SpecificationError, match=r"KeepNear\.threshold is a number, not"):
+        gw.KeepNear("v", threshold)

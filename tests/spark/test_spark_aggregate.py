@@ -130,6 +130,10 @@ def test_wrong_use(spark: SparkSession, table: pa.Table) -> None:
     frame = frame_of(spark, table)
     with pytest.raises(gw.SpecificationError, match=r"takes a gw\.WindowedAggregation, not a str"):
         gw.spark.aggregate(frame, "views")  # type: ignore[arg-type]
+    with pytest.raises(gw.SpecificationError, match=r"not a Deduplicate: write df\.dropDuplicates\(keys\)"):
+        gw.spark.aggregate(frame, gw.Deduplicate(["k"]))  # type: ignore[arg-type]
+    with pytest.raises(gw.SpecificationError, match=r"not a HashJoin: write df\.join\(other"):
+        gw.spark.aggregate(frame, gw.HashJoin(["k"]))  # type: ignore[arg-type]
     with pytest.raises(gw.SchemaError, match="no column 'v' in the input"):
         gw.spark.aggregate(frame.drop("v"), SPECIFICATIONS["sliding"])
     with pytest.raises(gw.SchemaError, match="v interval"):

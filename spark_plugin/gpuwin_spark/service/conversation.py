@@ -283,9 +283,9 @@ class Conversation:
 
 def _before_the_rows(frame: Frame, chunks: Iterator[bytes], spec: RowsSpec) -> tuple[list[bytes], list[Held]]:
     """The constants, and the cells from before, which come first."""
-    told = frame.fields.get("held")
-    if not isinstance(told, list) or not all(
-        isinstance(h, list) and len(h) == 2 and all(type(n) is int and n >= 0 for n in h) for h in told
+    held = frame.fields.get("held")
+    if not isinstance(held, list) or not all(
+        isinstance(h, list) and len(h) == 2 and all(type(n) is int and n >= 0 for n in h) for h in held
     ):
         raise ProtocolError("field held must be a list of pairs of numbers")
 
@@ -295,7 +295,7 @@ def _before_the_rows(frame: Frame, chunks: Iterator[bytes], spec: RowsSpec) -> t
             raise ProtocolError("fewer chunks came than were announced")
         return came
 
-    return taken(int(bool(spec.constant_schema.names))), [Held(partition, taken(count)) for partition, count in told]
+    return taken(int(bool(spec.constant_schema.names))), [Held(partition, taken(count)) for partition, count in held]
 
 
 def _partition(frame: Frame) -> PartitionId:

@@ -79,8 +79,7 @@ class DeduplicationPartition:
             until = _longer(until, len(self.keys))
             expires = self.spec.until(time)
             first = np.empty(len(on_time), np.int64)
-            any_time = np.full(len(code), FORGOTTEN)  # Spark asks only whether the watermark has passed a key
-            first = first[: first_rows(code, any_time, expires, on_time, until, first)]
+            first = first[: first_rows(code, expires, on_time, until, first)]
             if len(first):
                 places = pa.array(first)
                 firsts.append(row.take(places))

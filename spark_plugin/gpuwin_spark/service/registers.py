@@ -34,23 +34,23 @@ class HashedFunction:
     precision: int
 
 
-def parse_hashed(operator: GridSpec | SessionSpec, told: Any) -> tuple[HashedFunction, ...]:
+def parse_hashed(operator: GridSpec | SessionSpec, pairs: Any) -> tuple[HashedFunction, ...]:
     """The functions of a request: a list of pairs of first buffer and words, which has all buffers of registers.
 
     Raises:
         ProtocolError: it has not, or is malformed.
     """
-    if not isinstance(told, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair) for pair in told
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair) for pair in pairs
     ):
         raise ProtocolError("field hashed must be a list of pairs of numbers")
     precisions = {words_of(p): p for p in _PRECISIONS}
-    if any(words not in precisions for _, words in told):
+    if any(words not in precisions for _, words in pairs):
         raise ProtocolError("there are no registers of so many words")
-    named = [at for first, words in told for at in range(first, first + words)]
+    named = [at for first, words in pairs for at in range(first, first + words)]
     if named != [m.columns[0] for m in operator.merges if m.merge == REGISTERS]:
         raise ProtocolError("the rows leave registers out, or have some that the operator has not")
-    return tuple(HashedFunction(first, words, precisions[words]) for first, words in told)
+    return tuple(HashedFunction(first, words, precisions[words]) for first, words in pairs)
 
 
 @dataclass(frozen=True)
