@@ -50,6 +50,7 @@ from gpuwin_kernels.cpu.evictors import (
     Keeps,
     joined_stretches,
     keeps_near,
+    lessen,
     union_of_windows,
     visit_windows,
 )
@@ -209,7 +210,8 @@ class EvictingEngine:
         seen = _Seen(buffer, seen_lo, seen_hi, taking.code[at], taking.window[at], fired.timing)
         results = self._emitted(state, seen, _in_turn(until_of(fired, visits, rows), rows))
         windows, ended = self._left(state.windows, taking, ledger, (buffer, left[0], left[1]), watermark)
-        np.subtract.at(uses, np.concatenate((gone, ended)), 1)
+        lessen(uses, gone)
+        lessen(uses, ended)
         return self._without_unused(replace(state, windows=windows)), results
 
     def _visits(self, windows: HeldWindows, assigned: Assigned, before: int, watermark: int) -> tuple[_Taking, Visits]:

@@ -173,12 +173,15 @@ class _FiringsFound:
         if not self.parts:
             none = np.empty(0, np.int64)
             return Firings(none, none, none, none.astype(bool))
+        if len(self.parts) == 1:  # which is in this order
+            ((window, rank, timing, _, at_end),) = self.parts
+            return Firings(window, rank, np.full(len(window), timing), np.full(len(window), at_end))
         window = np.concatenate([p[0] for p in self.parts])
         rank = np.concatenate([p[1] for p in self.parts])
         size = [len(p[0]) for p in self.parts]
-        timing, phase, at_end = (np.repeat([p[k] for p in self.parts], size) for k in (2, 3, 4))
-        order = np.lexsort((phase, rank, window))
-        return Firings(window[order], rank[order], timing[order], at_end[order])
+        timings, phases, at_ends = (np.repeat([p[k] for p in self.parts], size) for k in (2, 3, 4))
+        order = np.lexsort((phases, rank, window))
+        return Firings(window[order], rank[order], timings[order], at_ends[order])
 
     def _add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
         if len(window):

@@ -141,6 +141,13 @@ def visit_windows(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def lessen(uses, rows):  # type: ignore[no-untyped-def]
+    """Takes one from `uses` (int32[n]) for each time that a place comes in `rows` (int64[k])."""
+    for i in range(rows.shape[0]):
+        uses[rows[i]] -= 1
+
+
+@njit(nogil=True, cache=True)
 def union_of_windows(window_a, code_a, window_b, code_b):  # type: ignore[no-untyped-def]
     """Union of two lists, each sorted by (window int64, code int32) and without repeats, as the places in both lists:
     (in_a int64[k], in_b int64[k]), -1 where an entry is not in one.
