@@ -6,6 +6,7 @@ Without a GPU the CUDA kernels are tested in the simulator, which has to be chos
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,16 @@ from simulator import run_threads_in_turn
 #: What pytest sets, and what PySpark and the first session of a process do, which all its tests share.
 _OF_SESSIONS = ("PYTEST_CURRENT_TEST", "PYSPARK_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
+_STARTED = time.monotonic()
+
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--start-within", type=float, metavar="SECONDS", help="skip tests that would start later; it is said how many"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,6 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     everything = config.args_source is config.ArgsSource.TESTPATHS
     config.option.markexpr = chosen(config.option.markexpr, everything)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test for which no time is left: CI has so many minutes, also on a machine that others slow down."""
+    seconds = item.config.getoption("start_within")
+    if seconds is not None and time.monotonic() - _STARTED > seconds:
+        pytest.skip("no time was left to start it")
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert "set -euo pipefail" in text
     assert "\n" + TESTS + "\n" in text
     assert "-e '.[dev]'" in text
-    assert "\n" + TESTS + ' -m "long or pipelines"\n' in text
+    assert "\n" + TESTS + ' -m "long or pipelines" -rs ' in text
     assert text.index(TESTS) < text.index("\n.ci/later-pythons ")
 
 
@@ -50,6 +50,15 @@ def test_ci_runs_the_readmes_test_command() -> None:
 )
 def test_marks_of_the_tests_that_run(asked: str, everything: bool, runs: str) -> None:
     assert chosen(asked, everything) == runs
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(-1, r"SKIPPED \[\d+\] .*no time was left to start it"), (600, r"\d+ passed in")]
+)
+def test_tests_start_within_the_seconds_that_are_left(seconds: int, says: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-rs", "tests/packaging/test_maps.py", f"--start-within={seconds}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.search(says, done.stdout), done.stdout
 
 
 def later_pythons(path: Path, pyenv: Path) -> dict[str, str]:
