@@ -21,7 +21,7 @@ from gpuwin.bounds import Bounds
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
 from gpuwin.engines.step import Parts, Step
-from gpuwin.engines.triggers.contents import until_of
+from gpuwin.engines.triggers.contents import in_turn, until_of
 from gpuwin.engines.triggers.firings import BatchTime, Visits, firings_of
 from gpuwin.engines.triggers.ledger import Ledger
 from gpuwin.engines.triggers.rule import TriggerRule
@@ -160,7 +160,7 @@ class EvictingEngine:
         self.bounds = Bounds.of(plan.spec)
 
     def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
-        columns = {name: pa.chunked_array([], type_) for name, type_ in self.plan.values.items()}
+        columns = {name: pa.chunked_array([], type_) for name, type_ in self.plan.kept_values.items()}
         no_rows = RowPool(columns, _NONE, _NONE)
         return EvictingWindows(KeyDictionary(self.plan.key_types), no_rows, HeldWindows.none(), _NONE.astype(np.int32))
 
@@ -208,7 +208,7 @@ class EvictingEngine:
         )
         at = some[fired.window]
         seen = _Seen(buffer, seen_lo, seen_hi, taking.code[at], taking.window[at], fired.timing)
-        results = self._emitted(state, seen, _in_turn(until_of(fired, visits, rows), rows))
+        results = self._emitted(state, seen, in_turn(until_of(fired, visits, rows)))
         windows, ended = self._left(state.windows, taking, ledger, (buffer, left[0], left[1]), watermark)
         lessen(uses, gone)
         lessen(uses, ended)
@@ -399,7 +399,7 @@ class EvictingEngine:
 
     def load(self, parts: Parts) -> EvictingWindows:
         pool = parts["pool"]
-        columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.values}
+        columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.kept_values}
         rows = RowPool(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
         windows = HeldWindows.from_arrow(parts["windows"])
         uses = np.bincount(windows.rows()[0], minlength=len(rows)).astype(np.int32)
@@ -418,13 +418,6 @@ class EvictingEngine:
         pool = RowPool(columns, rows.time, rows.seq)
         windows = state.windows.with_places(place)
         return replace(state, pool=pool, windows=windows, uses=state.uses[used], on_disk=0)
-
-
-def _in_turn(until: np.ndarray, rows: TimedRows) -> np.ndarray:
-    """Order of firings, int64[n], by the rows of a batch until which they wait (`until_of`); it is stable."""
-    before, last = (int(rows.seq[0]) - 1, int(rows.seq[-1])) if len(rows) else (0, 0)
-    turn = np.where(until == INT64_MAX, last + 1, until) - before  # rows have numbers that ascend, some were dropped
-    return order_by_code(turn.astype(np.int32), until)
 
 
 def _by_window(assigned: Assigned) -> np.ndarray:

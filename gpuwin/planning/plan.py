@@ -83,6 +83,12 @@ class Plan:
         return {name: type_ for name, type_ in self.types.items() if name in read or name != spec.time}
 
     @cached_property
+    def kept_values(self) -> dict[str, pa.DataType]:
+        """Types of the columns that rows are kept with: those of `values` but for keys that nothing else reads."""
+        unread = self.only_keys.difference(self.spec._evictor_reads)
+        return {name: type_ for name, type_ in self.values.items() if name not in unread}
+
+    @cached_property
     def folded_uint64(self) -> tuple[str, ...]:
         """The uint64 columns that an accumulation of the user's own gets as int64."""
         folded = {name for a in self.spec.aggregates.values() for name in a.columns}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpuwin_kernels.cpu import packed_order
-from gpuwin_kernels.cpu.order import merged_live, order_by_part, order_in_threads
+from gpuwin_kernels.cpu.order import merged_live, order_by_part, order_in_threads, stable_order
 from gpuwin_kernels.cpu.packed_order import order_within_codes
 from gpuwin_kernels.cpu.slices import float_keys
 
@@ -17,6 +17,17 @@ def test_rows_keep_their_order_within_a_part(rows: int, parts: int, dtype: type)
     assert order.tolist() == np.argsort(part, kind="stable").tolist()
     assert np.diff(first).tolist() == np.bincount(part, minlength=parts).tolist()
     assert (first[0], first[-1]) == (0, rows)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("rows", [0, 1, 2, 40, 3_000, 40_000])
+@pytest.mark.parametrize("bits", [0, 1, 5, 20, 31])
+def test_stable_order(bits: int, rows: int, dtype: type) -> None:
+    rng = np.random.default_rng(bits)
+    wide = bits if dtype is np.int32 else 2 * bits + 1
+    key = rng.integers(-(1 << wide), 1 << wide, rows).astype(dtype)
+    for values in (key, np.sort(key), np.sort(key)[::-1].copy()):
+        assert stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("codes", [1, 3, 1000, 150_000, 10_000_000])

@@ -15,6 +15,7 @@ from gpuwin.state.every_row import cells_after_each
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.vocabulary.durations import INT64_MAX
+from gpuwin_kernels.cpu.order import stable_order
 from gpuwin_kernels.cpu.slices import expand
 
 
@@ -103,6 +104,17 @@ def until_of(firings: Firings, visits: Visits, rows: TimedRows) -> np.ndarray:
         at = visits.row[np.maximum(first + rank - 1, 0)]
         until[within] = np.where(rank > 0, rows.seq[at], before)
     return until
+
+
+def in_turn(until: np.ndarray) -> np.ndarray:
+    """Order of firings, int64[n], by the rows until which they wait (`until_of`); it is stable."""
+    at_end = until == INT64_MAX
+    turn = until
+    if at_end.any():
+        within = until[~at_end]
+        turn = np.where(at_end, int(within.max()) + 1 if len(within) else 0, until)
+    order: np.ndarray = stable_order(turn)
+    return order
 
 
 def reach_of(firings: Firings, visits: Visits, rows: TimedRows, until: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from gpuwin.planning.plan import Plan
 from gpuwin.state.rows.sortable import equality_keys
+from gpuwin_kernels.cpu.order import stable_order
 
 
 def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -73,14 +74,13 @@ def emitted_rows(
         return EmittedRows(pool, rows, subject, np.zeros(len(rows), bool))
     before = previous[subject]
     back = before >= 0
-    number = np.concatenate((subject[back] * 2, subject * 2 + 1))
-    order = np.argsort(number, kind="stable")
-    return EmittedRows(
-        pool,
-        np.concatenate((before[back], rows))[order],
-        np.concatenate((subject[back], subject))[order],
-        np.concatenate((np.ones(int(back.sum()), bool), np.zeros(len(rows), bool)))[order],
-    )
+    size = 1 + back
+    at = np.cumsum(size) - 1  # of each result; what it takes back is right before it
+    values = np.empty(int(size.sum()), np.int64)
+    values[at], values[at[back] - 1] = rows, before[back]
+    retraction = np.zeros(len(values), bool)
+    retraction[at[back] - 1] = True
+    return EmittedRows(pool, values, np.repeat(subject, size), retraction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +109,5 @@ def as_they_came(results: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if not results:
         return results
     (batch,) = pa.Table.from_batches(results).combine_chunks().to_batches()
-    order = np.argsort(np.asarray(batch.column(batch.num_columns - 1)), kind="stable")
+    order = stable_order(np.asarray(batch.column(batch.num_columns - 1)))
     return [batch.remove_column(batch.num_columns - 1).take(pa.array(order))]

@@ -210,13 +210,14 @@ class _FiringsFound:
             return total
         # Sessions that merged may count more rows together than a firing takes: then it fires at the next row (Flink).
         counted = count if rule.counts_on else np.minimum(count, schedule.rows - 1)
-        window = np.repeat(np.arange(len(size)), size)
-        rank = np.arange(len(window)) - self.visits.first[window] + 1
-        chosen = rank > before[window] if late else rank <= before[window]
-        window, rank = window[chosen], rank[chosen]
-        number = counted[window] + (rank - before[window] if late else rank)
-        hit = (number % schedule.rows == 0) & fires[window]
-        self._add(window[hit], rank[hit], LATE if late else EARLY, 2 if late else 0, False)
+        done = counted // schedule.rows
+        times = np.where(fires, (counted + mine) // schedule.rows - done, 0)
+        window = np.repeat(np.arange(len(size)), times)
+        turn = np.arange(1, len(window) + 1) - np.repeat(np.cumsum(times) - times, times)
+        rank = (done[window] + turn) * schedule.rows - counted[window]
+        if late:
+            rank += before[window]
+        self._add(window, rank, LATE if late else EARLY, 2 if late else 0, False)
         return total if rule.counts_on else np.where(mine > 0, (counted + mine) % schedule.rows, count)
 
     def _passing(self, at: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:

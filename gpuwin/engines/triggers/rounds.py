@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.vocabulary.durations import INT64_MAX
+from gpuwin_kernels.cpu.order import stable_order
 from gpuwin_kernels.cpu.watermark import rows_before_closing
 
 
@@ -22,7 +23,7 @@ class Waiting:
 
     @staticmethod
     def of(code: np.ndarray) -> Waiting:
-        order = np.argsort(code, kind="stable")
+        order = stable_order(code)
         begins = np.ones(len(code), bool)
         begins[1:] = np.diff(code[order]) != 0
         lo = np.flatnonzero(begins)

@@ -27,6 +27,7 @@ from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every
+from gpuwin_kernels.cpu.order import stable_order
 
 Merged = tuple[TriggeredSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]
 """State with some rows, the rows that were dropped, the results, and the sessions that became one."""
@@ -104,7 +105,7 @@ class SessionTriggerEngine:
         if trace is None or not len(session):
             return state, late, [], ()
         sessions = trace.sessions
-        by_session = np.argsort(session, kind="stable")
+        by_session = stable_order(session)
         size = np.bincount(session, minlength=len(sessions))
         first = np.concatenate(([0], np.cumsum(size)))
         # Sessions have closed by the watermark that rows are tested against, not by one that waits for the batch's end.
@@ -259,7 +260,7 @@ class SessionTriggerEngine:
         if not again.any():
             return self._emitted(state, sessions, firings, back, arrival)
         turn = places - np.maximum.accumulate(np.where(again, 0, places))
-        by_turn = np.argsort(turn, kind="stable")
+        by_turn = stable_order(turn)
         ends = np.cumsum(np.bincount(turn))
         results: list[pa.RecordBatch] = []
         for at in np.split(by_turn, ends[:-1]):

@@ -14,6 +14,7 @@ from gpuwin.engines.triggers.ledger import Ledger, joined_ledgers, without_unuse
 from gpuwin.engines.triggers.rule import TriggerRule
 from gpuwin.state.cells import cell_arrays
 from gpuwin.state.sessions.tiers import SessionBatch
+from gpuwin_kernels.cpu.order import stable_order
 from gpuwin_kernels.layout import CellLayout, columns_from_arrays
 
 
@@ -54,7 +55,7 @@ class TriggeredSessions:
         theirs.
         """
         ids = np.concatenate((self.id, others.id))
-        order = np.argsort(ids)
+        order = stable_order(ids)
         arrays = zip(self.ledger.arrays(), others.ledger.arrays(), strict=True)
         return replace(
             self,
@@ -100,7 +101,7 @@ def read_back(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: En
     start, last, end, ids, filled, emitted_start, emitted_end, *rest = back.arrays
     batch = SessionBatch.of((back.code, start, last, end, ids, filled), columns_from_arrays(layout, rest[5:]))
     whole = np.concatenate((state.id, ids))
-    order = np.argsort(whole)
+    order = stable_order(whole)
     before = len(state.results[0]) if state.results else 0
     return replace(
         state,

@@ -16,7 +16,7 @@ from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.cold import Cold, wake_times
-from gpuwin.engines.triggers.contents import Contents, at_firings, reach_of, until_of, upto
+from gpuwin.engines.triggers.contents import Contents, at_firings, in_turn, reach_of, until_of, upto
 from gpuwin.engines.triggers.emitted import emitted_rows, no_values, pooled, remembers
 from gpuwin.engines.triggers.firings import BatchTime, Firings, Visits, emits, firings_of
 from gpuwin.engines.triggers.ledger import Ledger, without_unused
@@ -269,8 +269,7 @@ class TriggerEngine:
             last[firings.window] = number_of
             state = replace(state, ledger=replace(state.ledger, last=last), results=pool)
         at = out.subject
-        order = self._order(firings, until)[at] if len(at) else at
-        sequence = np.argsort(order, kind="stable")
+        sequence = in_turn(until[at])  # by the row that brings a firing about, then by window
         at, rows = at[sequence], pa.array(out.value[sequence])
         batch = result(
             self.plan,
@@ -291,13 +290,6 @@ class TriggerEngine:
         follows = np.flatnonzero(firings.window[1:] == firings.window[:-1]) + 1
         since[follows] = until[follows - 1] + (until[follows - 1] != INT64_MAX)
         return since
-
-    def _order(self, firings: Firings, until: np.ndarray) -> np.ndarray:
-        """Places of firings in the order in which they happen: by the row that brings them about, then by window."""
-        order = np.lexsort((np.arange(len(firings)), until))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        return place
 
     def _starts(self, state: TriggeredWindows, code: np.ndarray, window: np.ndarray) -> np.ndarray:
         if self.grid.inherited:

@@ -86,6 +86,28 @@ def sort_part(key, order, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def stable_order(key):  # type: ignore[no-untyped-def]
+    """The stable order (int64[n], row numbers) of rows by `key` (int32[n] or int64[n])."""
+    n = key.shape[0]
+    order = np.arange(n)
+    ascends = True
+    for i in range(1, n):
+        ascends = ascends and key[i] >= key[i - 1]
+    if ascends:
+        return order
+    if n <= _SHORT:
+        sort_part(key, order, 0, n)
+        return order
+    least = key[0]
+    most = key[0]
+    for i in range(n):
+        least = min(least, key[i])
+        most = max(most, key[i])
+    _radix_part(key, order, 0, n, least, np.uint64(most) - np.uint64(least))
+    return order
+
+
+@njit(nogil=True, cache=True)
 def order_by_part(part, parts):  # type: ignore[no-untyped-def]
     """A stable counting sort of rows by a number (`part` integers in [0, parts)): the row numbers in their order
     (int64[n]), and where each part begins in it (int64[parts + 1]).
