@@ -16,6 +16,7 @@ from gpuwin.state.buffers import bitmap_of
 from gpuwin.state.cells import is_exact_sum
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import Words, as_int64, rank_words, widened, words_of
+from gpuwin_kernels.cpu.kept_memory import full
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import COMOMENTS, CORRELATION, STATISTICS, CellArrays, CellColumn
 
@@ -103,7 +104,7 @@ class ColumnInput:
         if not self.column.nullable:
             return CellArrays(words, None)
         valid = merged_valid(rows, self.reads)
-        return CellArrays(words, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
+        return CellArrays(words, full(len(rows), 1, np.uint8) if valid is None else valid.astype(np.uint8))
 
     def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
         if self.take.feed is None or self.column.dtype == "bytes":
@@ -129,7 +130,7 @@ class ColumnInput:
 
 def _ones(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
     valid = merged_valid(rows, reads)
-    return (np.ones(len(rows), np.int64) if valid is None else valid.astype(np.int64),)
+    return (full(len(rows), 1, np.int64) if valid is None else valid.astype(np.int64),)
 
 
 def _feed_ones(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
