@@ -1,4 +1,5 @@
-"""Work row by row beside four other engines: the first row of each key, and the last rows of a key at each row.
+"""Work row by row beside four other engines: the first row of each key, and what the rows of a key so far, or the
+last ones, make at each row.
 
     python benchmarks/shapes/rows.py --json benchmarks/results/rows.json
 
@@ -35,10 +36,12 @@ BATCHES = 10
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: the first rows of keys, or the mean of the last `last` rows of a key at each row."""
+    """One measurement: the first rows of keys, the sum of the rows of a key so far at each row, or the mean of the last
+    `last` ones.
+    """
 
     name: str
-    kind: Literal["first", "last"]
+    kind: Literal["first", "total", "last"]
     keys: int
     rows: float = 1.0  # as a share of those that were asked for
     last: int = 10
@@ -49,6 +52,7 @@ CASES = [
     Case("first rows, 10,000 keys", "first", 10_000),
     Case("first rows, a million keys", "first", 1_000_000),
     Case("first rows, a million strings", "first", 1_000_000, strings=True),
+    Case("total at each row, 10,000 keys", "total", 10_000, 0.2),
     Case("last 10 rows at each row, 10,000 keys", "last", 10_000, 0.2),
     Case("last 100 rows at each row, 100 keys", "last", 100, 0.04, last=100),
 ]
@@ -73,6 +77,10 @@ def ours(case: Case, rows: pa.Table) -> Run:
             window=gw.GlobalWindow(), keys=["key"], time="ts", aggregates={"v": gw.mean("v")},
             emit=gw.Trigger(gw.EveryRows(1), on_time=False, evict=gw.KeepLast(case.last)),
         )  # fmt: skip
+    if case.kind == "total":
+        spec = gw.WindowedAggregation(
+            window=gw.GlobalWindow(), keys=["key"], time="ts", aggregates={"v": gw.sum("v")}, emit=gw.EveryRow()
+        )
     timed = rows.set_column(1, "ts", rows["ts"].combine_chunks().view(pa.timestamp("us")))
     step = -(-len(timed) // BATCHES)
 
@@ -87,6 +95,9 @@ def queries(case: Case) -> dict[str, str]:
     if case.kind == "last":
         frame = f"PARTITION BY key ORDER BY ts ROWS BETWEEN {case.last - 1} PRECEDING AND CURRENT ROW"
         return dict.fromkeys(("DuckDB", "DataFusion", "chDB"), f"SELECT key, avg(v) OVER ({frame}) AS v FROM t")
+    if case.kind == "total":
+        frame = "PARTITION BY key ORDER BY ts ROWS UNBOUNDED PRECEDING"
+        return dict.fromkeys(("DuckDB", "DataFusion", "chDB"), f"SELECT key, sum(v) OVER ({frame}) AS v FROM t")
     distinct = "SELECT DISTINCT ON (key) key, ts, v FROM t ORDER BY key, ts"
     return {
         "DuckDB": "SELECT key, min(ts) AS ts, arg_min(v, ts) AS v FROM t GROUP BY key",
@@ -99,6 +110,8 @@ def polars_run(case: Case, rows: pa.Table) -> Run:
     frame = pl.DataFrame(pl.from_arrow(rows)).lazy()
     if case.kind == "first":
         return lambda: frame.unique("key", keep="first").collect().to_arrow()
+    if case.kind == "total":
+        return lambda: frame.select("key", pl.col("v").cum_sum().over("key")).collect().to_arrow()
     mean = pl.col("v").rolling_mean(case.last, min_samples=1).over("key")
     return lambda: frame.select("key", mean).collect().to_arrow()
 

@@ -80,11 +80,11 @@ def python(place: Path, says: str) -> Path:
 
 def test_later_pythons_are_found_beside_shims_that_fail(tmp_path: Path) -> None:
     commands, pyenv = tmp_path / "bin", tmp_path / "pyenv"
-    for version in ("3.12", "3.13"):
+    for version in ("3.12", "3.13", "3.14"):
         python(commands / f"python{version}", "")
-    assert later_pythons(commands, pyenv) == {"3.12": "none", "3.13": "none"}
+    assert later_pythons(commands, pyenv) == {"3.12": "none", "3.13": "none", "3.14": "none"}
     behind = python(pyenv / "versions" / "3.12.1" / "bin" / "python3.12", "3.12")
-    assert later_pythons(commands, pyenv) == {"3.12": str(behind), "3.13": "none"}
+    assert later_pythons(commands, pyenv) == {"3.12": str(behind), "3.13": "none", "3.14": "none"}
     python(commands / "python3.13", "3.13")
     assert later_pythons(commands, pyenv)["3.13"] == "python3.13"
 

@@ -45,11 +45,16 @@ class ServiceKills:
 
     def _strike(self, pid: int, query: StreamingQuery) -> None:
         before = _batches_done(query)
-        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
-        time.sleep(0.7)  # now a task waits for the stopped service
+        await_until(lambda: query.status["isTriggerActive"] and self._a_task_runs(), "a task of the batch to begin")
+        time.sleep(0.7)  # now it waits for the stopped service
         if _batches_done(query) == before:
             self.killed.add(pid)
         kill(pid)
+
+    def _a_task_runs(self) -> bool:
+        tracker = self._spark.sparkContext.statusTracker()
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return any(stage is not None and stage.numActiveTasks for stage in stages)
 
 
 def _batches_done(query: StreamingQuery) -> int:
