@@ -23,6 +23,7 @@ from gpuwin_kernels import tuning
 
 _LINE = 64  # bytes: arrays begin at a line of the processor's cache, as Arrow wants it
 _free: dict[int, list[tuple[float, np.ndarray]]] = {}  # by size, each from the oldest to the newest
+_unused = 0  # bytes of the blocks in `_free`, which every array asks for
 _used = 0  # bytes of blocks that arrays have
 _most_used = 0  # the most that were used at a time, of late
 _sweeper: Thread | None = None
@@ -50,6 +51,7 @@ def full(size: int, value: int, dtype: Any) -> np.ndarray:
 
 def release(unused_for: float = 0.0) -> None:
     """Frees the memory that nothing uses: all of it, or what has been unused for so many seconds."""
+    global _unused
     until = monotonic() - unused_for
     with _lock:
         _put_away()
@@ -57,13 +59,14 @@ def release(unused_for: float = 0.0) -> None:
             _free[size] = [block for block in _free[size] if block[0] > until]
             if not _free[size]:
                 del _free[size]
+        _unused = sum(size * len(blocks) for size, blocks in _free.items())
 
 
 def kept() -> int:
     """Bytes that are kept and unused."""
     with _lock:
         _put_away()
-        return _unused()
+        return _unused
 
 
 def _rounded(size: int) -> int:
@@ -73,7 +76,7 @@ def _rounded(size: int) -> int:
 
 
 def _borrow(size: int) -> np.ndarray:
-    global _sweeper, _used, _most_used
+    global _sweeper, _used, _most_used, _unused
     with _lock:
         _put_away()
         if _sweeper is None or not _sweeper.is_alive():
@@ -83,6 +86,7 @@ def _borrow(size: int) -> np.ndarray:
         _most_used = max(_most_used, _used)
         blocks = _free.get(size)
         if blocks:
+            _unused -= size
             return blocks.pop()[1]
         _trim(_most_used - _used)
     try:
@@ -91,6 +95,7 @@ def _borrow(size: int) -> np.ndarray:
         with _lock:
             _used -= size
             _free.clear()
+            _unused = 0
         raise
 
 
@@ -106,26 +111,23 @@ def _give_back(memory: np.ndarray) -> None:
 
 def _put_away() -> None:
     """Makes what came back free for others. The caller has the lock, as of the functions below."""
-    global _used
+    global _used, _unused
     while _returned:
         block = _returned.popleft()
         size = len(block[1])
         _used -= size
+        _unused += size
         _free.setdefault(size, []).append(block)
     _trim(_most())
 
 
-def _unused() -> int:
-    return sum(size * len(blocks) for size, blocks in _free.items())
-
-
 def _trim(most: int) -> None:
     """Frees the oldest blocks until no more bytes are kept."""
-    over = _unused() - most
-    while over > 0:
+    global _unused
+    while _unused > most:
         size = min((s for s, blocks in _free.items() if blocks), key=lambda s: _free[s][0][0])
         _free[size].pop(0)
-        over -= size
+        _unused -= size
 
 
 @cache

@@ -1,8 +1,8 @@
 """Stable orders of rows by (key code, time), for streams that are nearly in order of time.
 
-A counting sort by code (a radix sort, where codes are many more than rows) keeps the order of arrival within a key,
-which is nearly that of time: most keys are then in order already, a few rows are moved by insertion, and only what is
-really shuffled pays for a sort (a least-significant-digit radix sort of the key's rows).
+A counting sort by code (a sort of words of code and row, where codes are many more than rows) keeps the order of
+arrival within a key, which is nearly that of time: most keys are then in order already, a few rows are moved by
+insertion, and only what is really shuffled pays for a sort (a least-significant-digit radix sort of the key's rows).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .parallel import each, ranges
 _INSERTION_MOVES = 8  # moves per row that insertion may cost before a part is sorted instead
 _SHORT = 48  # rows up to which insertion is always good enough
 _LONG = 1 << 14  # rows from which a digit of 11 bits beats one of 8
-_DIGIT_BITS = 11  # of codes
-_DIGITS = 1 << _DIGIT_BITS
 _SMALL_TABLE = 1 << 14  # codes that have room in a cache
+_SAMPLE = 1 << 10  # codes of which the ranges for threads are guessed
+_ROW = (1 << 32) - 1  # the bits of a row number in a word
 
 
 @njit(nogil=True, cache=True)
@@ -86,14 +86,20 @@ def sort_part(key, order, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def is_rising(key):  # type: ignore[no-untyped-def]
+    """True if no item is smaller than the one before it."""
+    rising = True
+    for i in range(1, key.shape[0]):
+        rising = rising and key[i] >= key[i - 1]
+    return rising
+
+
+@njit(nogil=True, cache=True)
 def stable_order(key):  # type: ignore[no-untyped-def]
     """The stable order (int64[n], row numbers) of rows by `key` (int32[n] or int64[n])."""
     n = key.shape[0]
     order = np.arange(n)
-    ascends = True
-    for i in range(1, n):
-        ascends = ascends and key[i] >= key[i - 1]
-    if ascends:
+    if is_rising(key):
         return order
     if n <= _SHORT:
         sort_part(key, order, 0, n)
@@ -128,42 +134,59 @@ def order_by_part(part, parts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _order_dense(code, key, codes):  # type: ignore[no-untyped-def]
+def _order_dense(code, key, codes, rising):  # type: ignore[no-untyped-def]
+    """`rising`: the rows are by `key` as they are, so that those of a code are."""
     order, first = order_by_part(code, codes)
-    for c in range(codes):
-        if first[c + 1] - first[c] > 1:
-            sort_part(key, order, first[c], first[c + 1])
+    if not rising:
+        _sort_codes(key, order, first, 0, codes)
     return order
 
 
 @njit(nogil=True, cache=True)
-def _order_sparse(code, key, most):  # type: ignore[no-untyped-def]
-    """As `_order_dense`, of codes up to `most`: by a least-significant-digit radix sort of the codes."""
-    n = code.shape[0]
-    order = np.arange(n)
-    other = np.empty(n, np.int64)
-    first = np.empty(_DIGITS + 1, np.int64)
-    shift = 0
-    while most >> shift:
-        first[:] = 0
-        for i in range(n):
-            first[((code[i] >> shift) & (_DIGITS - 1)) + 1] += 1
-        for d in range(_DIGITS):
-            first[d + 1] += first[d]
-        for row in order:
-            d = (code[row] >> shift) & (_DIGITS - 1)
-            other[first[d]] = row
-            first[d] += 1
-        order, other = other, order
-        shift += _DIGIT_BITS
-    lo = 0
+def _pack_codes(code, least, beyond, word):  # type: ignore[no-untyped-def]
+    """Writes a word of code and row number for each row with least <= code < beyond; their number."""
+    k = 0
+    for i in range(code.shape[0]):
+        c = np.int64(code[i])
+        word[k] = c << 32 | i
+        k += int(least <= c) & int(c < beyond)  # no branch, which would be guessed wrongly
+    return k
+
+
+@njit(nogil=True, cache=True)
+def _unpack_rows(word, key, rising, order, at):  # type: ignore[no-untyped-def]
+    """Writes the rows of sorted words from order[at] on, those of a code by `key`."""
+    n = word.shape[0]
+    for i in range(n):
+        order[at + i] = word[i] & _ROW
+    lo = n if rising else 0
     while lo < n:
         hi = lo + 1
-        while hi < n and code[order[hi]] == code[order[lo]]:
+        while hi < n and word[hi] >> 32 == word[lo] >> 32:
             hi += 1
         if hi - lo > 1:
-            sort_part(key, order, lo, hi)
+            sort_part(key, order, at + lo, at + hi)
         lo = hi
+
+
+def _order_sparse(code: np.ndarray, key: np.ndarray, most: int, rising: bool, parts: int) -> np.ndarray:
+    """As `_order_dense`, of codes up to `most`, more than there are rows; a range of codes for each of `parts` threads.
+    NumPy sorts the words, with vector instructions where the processor has them.
+    """
+    n = len(code)
+    order = empty(n, np.int64)
+    some = np.sort(code[:: max(1, n // _SAMPLE)])
+    cuts = [0, *(int(some[len(some) * p // parts]) for p in range(1, parts)), most + 1]
+    words = [empty(n + 1, np.int64) for _ in range(parts)]
+    found = each(lambda p: int(_pack_codes(code, cuts[p], cuts[p + 1], words[p])), range(parts))
+    begin = [0, *itertools.accumulate(found)]
+
+    def put(part: int) -> None:
+        some = words[part][: found[part]]
+        some.sort()
+        _unpack_rows(some, key, rising, order, begin[part])
+
+    each(put, range(parts))
     return order
 
 
@@ -181,10 +204,10 @@ def order_by_code(code: np.ndarray, key: np.ndarray) -> np.ndarray:
     n = len(code)
     if is_ordered(code, key):
         return np.arange(n, dtype=np.int64)
-    most = int(code.max())
+    most, rising = int(code.max()), bool(is_rising(key))
     if most > n + _SMALL_TABLE:  # a table of all codes would cost more than the rows
-        return _order_sparse(code, key, most)  # type: ignore[no-any-return]
-    return _order_dense(code, key, most + 1)  # type: ignore[no-any-return]
+        return _order_sparse(code, key, most, rising, 1)
+    return _order_dense(code, key, most + 1, rising)  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True)
@@ -205,20 +228,21 @@ def _sort_codes(key, order, first, lo, hi):  # type: ignore[no-untyped-def]
 def order_in_threads(code: np.ndarray, key: np.ndarray) -> np.ndarray:
     """`order_by_code`, by all threads where rows are many. Not to be called on a thread of `each`."""
     n = len(code)
-    parts = ranges(n)
+    parts = list(enumerate(ranges(n)))
     if len(parts) == 1 or is_ordered(code, key):
         return order_by_code(code, key)
-    codes = int(code.max()) + 1
-    if codes > n:  # a table for each thread would cost more than the rows
-        return order_by_code(code, key)
-    counts = np.zeros((len(parts), codes), np.int64)
-    numbered = list(enumerate(parts))
-    each(lambda part: _count_codes(code, *part[1], counts[part[0]]), numbered)
+    most, rising = int(code.max()), bool(is_rising(key))
+    if most >= n:  # a table for each thread would cost more than the rows
+        return _order_sparse(code, key, most, rising, len(parts))
+    counts = empty((len(parts), most + 1), np.int64)
+    counts[:] = 0
+    each(lambda part: _count_codes(code, *part[1], counts[part[0]]), parts)
     first = begin_groups(counts)
     order = empty(n, np.int64)
-    each(lambda part: place_groups(code, *part[1], counts[part[0]], order), numbered)
-    edges = np.searchsorted(first, [lo for lo, _ in parts] + [n])
-    each(lambda part: _sort_codes(key, order, first, *part), list(itertools.pairwise(edges.tolist())))
+    each(lambda part: place_groups(code, *part[1], counts[part[0]], order), parts)
+    if not rising:
+        edges = np.searchsorted(first, [lo for _, (lo, _) in parts] + [n])
+        each(lambda part: _sort_codes(key, order, first, *part), list(itertools.pairwise(edges.tolist())))
     return order
 
 
