@@ -371,11 +371,11 @@ def rows() -> list[str]:
         "### Row by row beside others",
         "",
         "Seconds for the first row of each key (`gw.Deduplicate`), for the sum of the rows of a key so far at each row",
-        "(`gw.EveryRow`), and for the mean of the last ones (`gw.GlobalWindow` with `gw.KeepLast`), and how many times as",
-        "fast as the fastest other engine gpuwin is, the losses first. gpuwin gets ten batches, the others answer one",
-        "query over all rows; two threads each, the best of the runs; the load before "
-        f"{measured['load_before'][0]:.1f}. Written by",
-        "`benchmarks/shapes/rows.py`.",
+        "(`gw.EveryRow`), and for the mean of the last ones (`gw.GlobalWindow` with `gw.KeepLast`), and how many times",
+        "as fast as the fastest other engine gpuwin is, the losses first. gpuwin gets ten batches, the others answer",
+        "one query over all rows; two threads each, the best of the runs; the load before "
+        f"{measured['load_before'][0]:.1f}. Written",
+        "by `benchmarks/shapes/rows.py`.",
         "",
         *beside_others(measured["results"], "rows", "results"),
     ]

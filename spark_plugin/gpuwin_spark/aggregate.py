@@ -79,7 +79,7 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
 
 
 def _instead(spec: object) -> str:
-    """What of Spark does what a specification of another kind says."""
+    """Words on how Spark does what a specification of another kind says."""
     from gpuwin.deduplication import Deduplicate
 
     if isinstance(spec, Deduplicate):
